@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "core/base/json.h"
+#include "core/base/quote.h"
 #include "host/config/config_keys.h"
 #include "host/config/yaml_reader.h"
 
@@ -26,6 +27,10 @@ std::string default_cache_directory() {
 
 constexpr size_t kUsersMax = 64;
 
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
 // What the keys of the sockets and of their users cannot say alone.
 Status check_doors(const Config& config) {
   if (config.control.has_value() && config.control->socket_path == config.socket_path)
@@ -36,13 +41,31 @@ Status check_doors(const Config& config) {
             "expected at most " + std::to_string(kUsersMax) + " users, found " +
                 std::to_string(config.users.size())};
   for (size_t i = 0; i < config.users.size(); ++i) {
+    const UserOptions& user = config.users[i];
+    const std::string field = "users[" + std::to_string(i) + "]";
+    if (user.name.empty() && user.certificate.empty())
+      return {Code::kInvalidArgument, field,
+              "expected `name`, of a user of this machine, or `certificate`, for clients over TCP"};
+    const bool has_port = config.tcp.has_value() && config.tcp->tls.has_value();
+    if (user.name.empty() && !has_port)
+      return {Code::kInvalidArgument, field + ".certificate",
+              "expected `tcp` with `tls`, where clients show certificates, or a user of this "
+              "machine by `name`"};
     for (size_t j = 0; j < i; ++j) {
-      if (config.users[i].id == config.users[j].id)
-        return {Code::kInvalidArgument, "users[" + std::to_string(i) + "].name",
-                "expected each user once, found " + config.users[j].name + " and " +
-                    config.users[i].name + ", who are the same"};
+      const UserOptions& other = config.users[j];
+      if (user.name.empty() && user.certificate == other.certificate)
+        return {Code::kInvalidArgument, field + ".certificate",
+                "expected each name once, found " + quote(user.certificate) + " again"};
+      if (!user.name.empty() && user.id == other.id)
+        return {Code::kInvalidArgument, field + ".name",
+                "expected each user once, found " + other.name + " and " + user.name +
+                    ", who are the same"};
     }
   }
+  if (config.tcp.has_value() && !config.tcp->tls.has_value() && !is_loopback(config.tcp->address))
+    return {Code::kInvalidArgument, "tcp.tls",
+            "expected certificates, because other machines can reach " + config.tcp->address +
+                "; without them only a loopback address such as 127.0.0.1 is served"};
   return Status();
 }
 

@@ -32,10 +32,26 @@ struct ControlOptions {
   bool operator==(const ControlOptions&) const = default;
 };
 
+// PEM files, by absolute paths.
+struct TlsOptions {
+  std::string certificate, key;  // of the server
+  std::string client_ca;         // whose signature a client's certificate needs
+
+  bool operator==(const TlsOptions&) const = default;
+};
+struct TcpOptions {
+  std::string address;            // a literal of IPv4 or IPv6
+  uint16_t port = 0;              // 0 = one that is free
+  std::optional<TlsOptions> tls;  // none = on a loopback address, Inference for everybody there
+
+  bool operator==(const TcpOptions&) const = default;
+};
+
 struct Config {
   std::string file;
   std::string socket_path;                // absolute
   std::optional<ControlOptions> control;  // none = Control is served on the other socket
+  std::optional<TcpOptions> tcp;          // none = no port
   std::vector<UserOptions> users;         // who may connect beside the user of the daemon and root
   LogLevel log_level = LogLevel::kInfo;
   uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM

@@ -37,7 +37,7 @@ Result<std::string> read_listen(const Value& value) {
   SPECD_TRY(const std::string listen, read_text(value));
   if (!listen.starts_with(kSocketScheme) || listen.size() == kSocketScheme.size())
     return value.error("expected unix:PATH, found " + quote(listen) +
-                       "; only Unix sockets are served, TCP will need mutual TLS");
+                       "; TCP is served at `tcp.listen`");
   std::string given = listen.substr(kSocketScheme.size());
   if (given.starts_with("//")) given.erase(0, 2);  // unix:///run/x
   const auto no_socket = [&] {
@@ -70,8 +70,8 @@ std::string address_of(const std::string& listen) {
   return has_brackets ? address.substr(1, address.size() - 2) : address;
 }
 
-// "ADDRESS:PORT" with a literal address; an IPv6 one is in brackets.
-Result<std::string> read_http_listen(const Value& value) {
+// "ADDRESS:PORT" with a literal address; an IPv6 one is in brackets. `may_be_any`: or a wildcard.
+Result<std::string> read_address(const Value& value, bool may_be_any) {
   SPECD_TRY(const std::string listen, read_text(value));
   const auto refuse = [&](const std::string& why) {
     return value.error("expected ADDRESS:PORT such as 127.0.0.1:9090 or [::1]:9090, found " +
@@ -92,14 +92,16 @@ Result<std::string> read_http_listen(const Value& value) {
   if (is_v6 ? inet_pton(AF_INET6, address.c_str(), &v6) != 1
             : inet_pton(AF_INET, address.c_str(), &v4) != 1)
     return refuse("; names are not resolved, write the address");
-  // Metrics have no password, so wildcards are refused: name the address to serve them on.
-  if (is_v6
-          ? IN6_IS_ADDR_UNSPECIFIED(&v6) || IN6_IS_ADDR_MULTICAST(&v6) || IN6_IS_ADDR_V4MAPPED(&v6)
-          : v4.s_addr == htonl(INADDR_ANY) || v4.s_addr == htonl(INADDR_BROADCAST) ||
-                IN_MULTICAST(ntohl(v4.s_addr)))
+  const bool is_any = is_v6 ? IN6_IS_ADDR_UNSPECIFIED(&v6) != 0 : v4.s_addr == htonl(INADDR_ANY);
+  if (is_any && may_be_any) return listen;
+  if (is_any || (is_v6 ? IN6_IS_ADDR_MULTICAST(&v6) || IN6_IS_ADDR_V4MAPPED(&v6)
+                       : v4.s_addr == htonl(INADDR_BROADCAST) || IN_MULTICAST(ntohl(v4.s_addr))))
     return refuse("; that is not one address of this machine: name the one to listen on");
   return listen;
 }
+// Metrics have no password, so wildcards are refused: name the address to serve them on.
+Result<std::string> read_http_listen(const Value& value) { return read_address(value, false); }
+Result<std::string> read_tcp_listen(const Value& value) { return read_address(value, true); }
 
 // Of a user's name or number; none when the machine knows no such user.
 std::optional<uid_t> user_id(const std::string& name) {
@@ -119,6 +121,15 @@ Result<std::string> read_user(const Value& value) {
   SPECD_TRY(const std::string name, read_text(value));
   if (!user_id(name).has_value())
     return value.error("expected a user of this machine, by name or number, found " + quote(name));
+  return name;
+}
+
+Result<std::string> read_certificate_name(const Value& value) {
+  constexpr size_t kBytesMax = 255;
+  SPECD_TRY(const std::string name, read_text(value));
+  if (name.size() > kBytesMax)
+    return value.error("expected a name of at most " + std::to_string(kBytesMax) +
+                       " bytes, found " + std::to_string(name.size()));
   return name;
 }
 
@@ -271,16 +282,24 @@ Key right(Right& one) { return choice("", one, kRights, ""); }
 
 Key keys_of_user(UserOptions& o) {
   Key name = text("name", "a user's name or number", "^[A-Za-z0-9_][A-Za-z0-9_.$-]{0,63}$",
-                  "a user of this machine; a number in quotes")
-                 .required()
+                  "a user of this machine, on the sockets; a number in quotes")
+                 .absent("`certificate`")
                  .read_by(read_user);
   name.set = [&o](const Json& json) {
     o.name = json.get<std::string>();
     o.id = user_id(o.name).value_or(UINT32_MAX);
   };
-  name.get = [&o]() -> Json { return o.name; };
-  return section(
-      "", "", std::move(name),
+  name.get = [&o]() -> Json { return o.name.empty() ? Json() : Json(o.name); };
+  Key certificate =
+      text("certificate", "a name in a certificate", "^[^\\u0000-\\u001f\\u007f]{1,255}$",
+           "clients over TCP whose certificate has this alternative name (DNS, URI or email), or "
+           "where it has none this common name; of several users the first that fits")
+          .absent("`name`")
+          .read_by(read_certificate_name);
+  certificate.set = [&o](const Json& json) { o.certificate = json.get<std::string>(); };
+  certificate.get = [&o]() -> Json { return o.certificate.empty() ? Json() : Json(o.certificate); };
+  Key user = section(
+      "", "", std::move(name), std::move(certificate),
       many("rights", o.rights, right,
            "`infer`: Inference; `read`: what Control reports; `operate`: all of Control")
           .required(),
@@ -288,25 +307,62 @@ Key keys_of_user(UserOptions& o) {
               "calls of Generate and RenderChat at a time, waiting ones included; 0 = no limit"),
       bytes("bytes_max", o.bytes_max, "of the messages of these calls together")
           .absent("no limit"));
+  user.exclusive = {"name", "certificate"};
+  return user;
+}
+
+// An address of TCP in the members of `o`.
+template <typename Options>
+Key address(Options& o, Result<std::string> (*reader)(const Value&), const char* meaning) {
+  Key listen = text("listen", "`ADDRESS:PORT`",
+                    R"(^([0-9.]+|\[[0-9A-Fa-f:.]+\]):(0|[1-9][0-9]{0,4})$)", meaning)
+                   .required()
+                   .read_by(reader);
+  listen.set = [&o](const Json& json) {
+    const std::string given = json.get<std::string>();
+    o.address = address_of(given);
+    o.port = static_cast<uint16_t>(std::stoi(given.substr(given.rfind(':') + 1)));
+  };
+  listen.get = [&o]() -> Json {
+    const bool is_v6 = o.address.find(':') != std::string::npos;
+    return (is_v6 ? "[" + o.address + "]" : o.address) + ":" + std::to_string(o.port);
+  };
+  return listen;
+}
+
+Key keys_of_tls(TlsOptions& o) {
+  return section(
+             "tls", "TLS 1.3 with certificates on both sides; PEM files",
+             value("certificate", Type::kPath, o.certificate,
+                   "the server's, then those between it and its authority")
+                 .required(),
+             value("key", Type::kPath, o.key,
+                   "of the server's certificate, without a password; only the user of specd and "
+                   "a group may read it")
+                 .required(),
+             value("client_ca", Type::kPath, o.client_ca,
+                   "the authorities whose signature a client's certificate needs")
+                 .required())
+      .absent(
+          "needs `--insecure` and a loopback address; then everybody there may use "
+          "Inference, and nobody Control");
+}
+
+Key keys_of_tcp(TcpOptions& o) {
+  return section(
+             "tcp", "gRPC over TCP, beside the sockets",
+             address(o, read_tcp_listen,
+                     "a literal address, also `0.0.0.0` or `'[::]'`; port 0 = a free one, logged"),
+             section_if(o.tls, keys_of_tls))
+      .absent("no port");
 }
 
 Key keys_of_http(HttpOptions& http) {
   Key listen =
-      text("listen", "`ADDRESS:PORT`", R"(^([0-9.]+|\[[0-9A-Fa-f:.]+\]):(0|[1-9][0-9]{0,4})$)",
-           "where `/metrics`, `/health/live` and `/health/ready` are served: a literal "
-           "address (`127.0.0.1:9090`, `'[::1]:9090'`), no wildcard; port 0 = a free one, "
-           "logged")
-          .required()
-          .read_by(read_http_listen);
-  listen.set = [&http](const Json& json) {
-    const std::string given = json.get<std::string>();
-    http.address = address_of(given);
-    http.port = static_cast<uint16_t>(std::stoi(given.substr(given.rfind(':') + 1)));
-  };
-  listen.get = [&http]() -> Json {
-    const bool is_v6 = http.address.find(':') != std::string::npos;
-    return (is_v6 ? "[" + http.address + "]" : http.address) + ":" + std::to_string(http.port);
-  };
+      address(http, read_http_listen,
+              "where `/metrics`, `/health/live` and `/health/ready` are served: a literal "
+              "address (`127.0.0.1:9090`, `'[::1]:9090'`), no wildcard; port 0 = a free one, "
+              "logged");
   return section("http", "metrics and probes", std::move(listen),
                  integer("stall_seconds", http.stall_seconds, 1, kStallSecondsMax,
                          "a step that takes longer makes `/health/live` fail"))
@@ -495,8 +551,8 @@ Key keys_of(Config& config) {
   Key users =
       many(
           "users", config.users, keys_of_user,
-          "at most 64 users of this machine who may connect, beside the user of specd and root, who have "
-          "every right unless they are listed here")
+          "at most 64 who may connect, beside the user of specd and root on the sockets, who have every "
+          "right unless they are listed here")
           .absent("none");
   Key devices =
       many("devices", engine.devices, device,
@@ -515,8 +571,8 @@ Key keys_of(Config& config) {
   routes.expected = "a route";
   routes.reserved = "off";
   return section(
-      "", "", std::move(listen), section_if(config.control, keys_of_control), std::move(users),
-      section_if(config.http, keys_of_http),
+      "", "", std::move(listen), section_if(config.control, keys_of_control),
+      section_if(config.tcp, keys_of_tcp), std::move(users), section_if(config.http, keys_of_http),
       choice("log_level", config.log_level, kLogLevels, "the least that is logged"),
       integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
               "how long running requests may finish after SIGTERM"),

@@ -1,4 +1,5 @@
-// A user of the machine who may connect to the daemon's sockets, beside its own and root.
+// Who may connect to the daemon, beside its own user and root: a user of the machine, on the sockets, or the owner of
+// a certificate, over TCP.
 #pragma once
 
 #include <sys/types.h>
@@ -20,8 +21,9 @@ constexpr std::array<const char*, 3> kRightNames = {"infer", "read", "operate"};
 constexpr const char* right_name(Right right) { return kRightNames[static_cast<size_t>(right)]; }
 
 struct UserOptions {
-  std::string name;  // as given: a name, or a number
-  uid_t id = 0;
+  std::string name;  // as given: a name, or a number; empty with a certificate
+  uid_t id = UINT32_MAX;
+  std::string certificate = {};  // a name in the client's certificate; empty with a name
   std::vector<Right> rights;
   int32_t requests_max = 0;  // calls of Generate and RenderChat at a time; 0 = no limit
   uint64_t bytes_max = 0;    // of their messages together; 0 = no limit

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,13 @@ po::options_description make_options() {
   add("version", "the version");
   add("socket", po::value<std::string>()->value_name("PATH"),
       "the daemon's socket (default: $SPECD_SOCKET, else /run/specd/specd.sock)");
+  add("server", po::value<std::string>()->value_name("HOST:PORT"),
+      "the daemon's port (tcp.listen) instead of its socket");
+  add("tls-ca", po::value<std::string>()->value_name("FILE"),
+      "for --server: PEM of the authorities that may have signed the daemon's certificate");
+  add("tls-certificate", po::value<std::string>()->value_name("FILE"),
+      "for --server: PEM of the certificate to show");
+  add("tls-key", po::value<std::string>()->value_name("FILE"), "for --server: PEM of its key");
   add("timeout", whole_number<int32_t>(0)->default_value(300)->value_name("SECONDS"),
       "how long a call may take, generation apart; 0 = no limit");
   add("output,o", po::value<std::string>()->default_value("table")->value_name("table|json|yaml"),
@@ -128,6 +136,31 @@ std::string utf8_problem(const Program& program, const po::variables_map& values
   return "";
 }
 
+// The error in the options about the daemon's address, or "".
+std::string server_usage_problem(const po::variables_map& values) {
+  const bool has_server = values.count("server") != 0;
+  if (has_server && values.count("socket") != 0) return "--socket or --server, not both";
+  const size_t n_files =
+      values.count("tls-ca") + values.count("tls-certificate") + values.count("tls-key");
+  if (n_files == 0) return "";
+  if (!has_server) return "--tls-ca, --tls-certificate and --tls-key are for --server";
+  return n_files == 3 ? "" : "expected --tls-ca, --tls-certificate and --tls-key together";
+}
+
+Result<Client> connect(const po::variables_map& values) {
+  const auto text = [&](const char* name) { return values[name].as<std::string>(); };
+  if (values.count("server") != 0) {
+    std::optional<Client::Tls> tls;
+    if (values.count("tls-ca") != 0)
+      tls = {.ca = text("tls-ca"), .certificate = text("tls-certificate"), .key = text("tls-key")};
+    return Client::connect_tcp(text("server"), tls);
+  }
+  const char* const given = std::getenv("SPECD_SOCKET");
+  return Client::connect(values.count("socket") != 0 ? text("socket")
+                         : given != nullptr          ? given
+                                                     : kDefaultSocket);
+}
+
 // The error in the words after `route`, or "".
 std::string route_usage_problem(const po::variables_map& values,
                                 const std::vector<std::string>& arguments) {
@@ -178,6 +211,7 @@ std::string usage_problem(const Program& program, const po::variables_map& value
   if (command != "record" && output != "table" && output != "json" && output != "yaml")
     return "-o: expected table, json or yaml, found '" + output + "'";
   if (std::string problem = utf8_problem(program, values); !problem.empty()) return problem;
+  if (std::string problem = server_usage_problem(values); !problem.empty()) return problem;
   const std::vector<std::string> routes = split(values["routes"].as<std::string>());
   if (routes.empty() || std::find(routes.begin(), routes.end(), "") != routes.end())
     return "--routes: expected names, off,prompt_lookup";
@@ -333,11 +367,7 @@ int run(int argc, char** argv) {
                         : output == "yaml" ? Format::kYaml
                                            : Format::kTable;
 
-  const char* from_environment = std::getenv("SPECD_SOCKET");
-  const std::string socket = values.count("socket") != 0   ? values["socket"].as<std::string>()
-                             : from_environment != nullptr ? from_environment
-                                                           : kDefaultSocket;
-  Result<Client> client = Client::connect(socket);
+  Result<Client> client = connect(values);
   if (!client.ok()) {
     const int code = ctl_fail(client.status());
     return client.status().code() == Code::kUnavailable ? kCtlNobody : code;

@@ -302,14 +302,14 @@ void raise_descriptor_limit() {
 
 // gRPC does not notice when it gets no threads, and waits for ever.
 Result<std::unique_ptr<GrpcServer>> start_server(Engine& engine, const Config& config,
-                                                 const DaemonActions& actions) {
+                                                 const DaemonActions& actions, const TlsKeys* tls) {
   const auto started = std::make_shared<Result<std::unique_ptr<GrpcServer>>>(
       Status(Code::kUnavailable, "the server does not start"));
   std::string unused;
   const Status done = run_within(
       kServerStartLimit,
-      [&engine, config, actions, started](const std::atomic<bool>&) {
-        *started = GrpcServer::start(engine, config, actions);
+      [&engine, config, actions, tls, started](const std::atomic<bool>&) {
+        *started = GrpcServer::start(engine, config, actions, tls);
       },
       unused);
   if (done.ok()) return std::move(*started);
@@ -362,6 +362,13 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
     control_claim.emplace(std::move(taken).value());
   }
 
+  std::unique_ptr<TlsKeys> tls;
+  if (config.tcp.has_value() && config.tcp->tls.has_value()) {
+    auto loaded = TlsKeys::load(*config.tcp->tls);
+    if (!loaded.ok()) return fail(with_place(config, loaded.status().in_field("tcp.tls")));
+    tls = std::move(loaded).value();
+  }
+
   // Serves from here on, so that a probe can tell loading from dead, and a port that is taken is
   // found before the weights are read. Two threads: a scrape does not delay a probe.
   raise_descriptor_limit();
@@ -382,24 +389,25 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   });
   progress.end();
   if (!engine.ok()) return fail_to_load(with_place(config, engine.status()));
-  Reload reload(config);
+  Reload reload(config, tls.get());
   const DaemonActions actions{
       .drain = [&signals] { signals.stop(); },
       .reload = [&reload,
                  &engine](const ChangeOptions& how) { return reload.run(*engine.value(), how); }};
-  auto server = start_server(*engine.value(), config, actions);
-  if (!server.ok()) return fail_to_load(server.status());
+  auto server = start_server(*engine.value(), config, actions, tls.get());
+  if (!server.ok()) return fail_to_load(with_place(config, server.status()));
   signals.loaded();
   health.loaded(*engine.value(), *server.value());
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
-  std::string sockets = "unix:" + config.socket_path;
-  if (config.control.has_value()) sockets += " and unix:" + config.control->socket_path;
-  say("specd " + std::string(kVersion) + " ready on " + sockets + " (" + report.device + ", " +
+  std::string doors;
+  for (const std::string& address : server.value()->addresses())
+    doors += (doors.empty() ? "" : " and ") + address;
+  say("specd " + std::string(kVersion) + " ready on " + doors + " (" + report.device + ", " +
       std::to_string(report.threads) + " threads, " + report.isa + ", " +
       seconds_text(now_ns() - start) + ")\n");
 
-  const std::string serving = "serving on " + sockets;
+  const std::string serving = "serving on " + doors;
   manager.ready(serving);
 
   RankProcess* const process = config.engine.process;

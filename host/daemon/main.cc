@@ -20,6 +20,7 @@
 #include "host/base/memory_table.h"
 #include "host/base/output.h"
 #include "host/base/table.h"
+#include "host/rpc/tls.h"
 #include "host/version.h"
 
 namespace specd::host {
@@ -69,7 +70,21 @@ std::string plan_text(const MemoryPlan& plan) {
   return memory.text() + places.text();
 }
 
+// Whoever opens a port to everybody has to say so.
+Result<Config> check_insecure(Result<Config> config, bool is_allowed) {
+  const std::optional<TcpOptions>& tcp = config.value().tcp;
+  if (!tcp.has_value() || tcp->tls.has_value() || is_allowed) return config;
+  return with_place(config.value(),
+                    Status(Code::kFailedPrecondition, "tcp.tls",
+                           "expected certificates; to let everybody on this machine use Inference "
+                           "without, start with --insecure"));
+}
+
 int check(const Config& config) {
+  if (config.tcp.has_value() && config.tcp->tls.has_value()) {
+    const Status keys = TlsKeys::load(*config.tcp->tls).status();
+    if (!keys.ok()) return wrong_config(with_place(config, keys.in_field("tcp.tls")));
+  }
   const Result<MemoryPlan> plan = check_options(config.engine);
   const Status& status = plan.status();
   if (n_late_works() > 0) {
@@ -104,6 +119,7 @@ Program make_program() {
       .taken_by = {{"config", "serve check"},
                    {"set", "serve check"},
                    {"print-config", "serve check"},
+                   {"insecure", "serve"},
                    {"table", "schema"}},
   };
   auto add = program.options.add_options();
@@ -115,6 +131,9 @@ Program make_program() {
   add("print-config", po::bool_switch(),
       "print the effective configuration with the origin of each value, and exit; the output is "
       "itself a valid configuration");
+  add("insecure", po::bool_switch(),
+      "serve a port without certificates (tcp.listen) on a loopback address: everybody on this machine may use "
+      "Inference there");
   add("table", po::bool_switch(), "a table in Markdown");
   std::vector<std::string> keys;
   for (const std::string& key : settable_keys()) keys.push_back(key + "=");
@@ -132,11 +151,13 @@ int run_command(const Program& program, const std::string& command,
     return script.ok() ? print(script.value()) : usage(script.status().message());
   }
   if (values.count("config") == 0) return usage(command + " needs --config FILE");
-  const Result<Config> config = load_config(
+  Result<Config> config = load_config(
       values["config"].as<std::string>(),
       overrides_of_process(values.count("set") != 0 ? values["set"].as<std::vector<std::string>>()
                                                     : std::vector<std::string>()));
   const bool serves = command == "serve" && !values["print-config"].as<bool>();
+  if (serves && config.ok())
+    config = check_insecure(std::move(config), values["insecure"].as<bool>());
   if (serves && RankProcess::is_one()) return run_daemon(config);
   if (!config.ok()) return wrong_config(config.status());
   if (values["print-config"].as<bool>()) return print(print_config(config.value()));

@@ -1,6 +1,7 @@
 #include "host/daemon/reload.h"
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -43,6 +44,12 @@ Result<Reloaded> Reload::run(Engine& engine, const ChangeOptions& how) {
     }
     done.settings.push_back(key + ": " + is + ", was " + was);
   }
+  std::shared_ptr<const TlsKeys::Read> keys;
+  if (tls_ != nullptr) {
+    Result<std::shared_ptr<const TlsKeys::Read>> read = tls_->read();
+    if (!read.ok()) return with_place(fresh, read.status().in_field("tcp.tls"));
+    keys = std::move(read).value();
+  }
   Result<ConfiguredRoutes> routes = engine.configure_routes(fresh.engine.routes, how);
   if (!routes.ok()) {
     const bool is_in_file = routes.status().field() != "request_id";
@@ -50,6 +57,7 @@ Result<Reloaded> Reload::run(Engine& engine, const ChangeOptions& how) {
   }
   done.routes = std::move(routes).value();
   if (how.dry_run) return done;
+  if (tls_ != nullptr) tls_->use(std::move(keys));
   set_log_level(fresh.log_level);
   drain_seconds_ = fresh.drain_seconds;
   config_ = std::move(fresh);

@@ -8,14 +8,18 @@
 #include "core/engine.h"
 #include "host/config/config.h"
 #include "host/rpc/daemon_actions.h"
+#include "host/rpc/tls.h"
 
 namespace specd::host {
 
 class Reload {
  public:
-  explicit Reload(const Config& config) : drain_seconds_(config.drain_seconds), config_(config) {}
+  // `tls`: the keys in use, if any; outlives this.
+  Reload(const Config& config, TlsKeys* tls)
+      : tls_(tls), drain_seconds_(config.drain_seconds), config_(config) {}
 
-  // [any] Takes over routes, log_level and drain_seconds of the file, where nothing overrides them. Errors have
+  // [any] Takes over routes, log_level and drain_seconds of the file, where nothing overrides them, and the
+  // certificates that the same files hold by now. Errors have
   // the place in the file: of the first other value that has changed, or of what the engine refuses. One at a
   // time.
   Result<Reloaded> run(Engine& engine, const ChangeOptions& how);
@@ -23,6 +27,7 @@ class Reload {
   uint32_t drain_seconds() const { return drain_seconds_; }
 
  private:
+  TlsKeys* const tls_;
   std::atomic<uint32_t> drain_seconds_;
   Mutex mutex_;
   Config config_ SPECD_GUARDED_BY(mutex_);

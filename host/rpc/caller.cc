@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/base/quote.h"
+
 namespace specd::host {
 namespace {
 
@@ -12,6 +14,7 @@ uint64_t next_number() {
 }
 
 std::string name_of(const UserOptions& options) {
+  if (!options.certificate.empty()) return "client " + quote(options.certificate);
   const std::string id = std::to_string(options.id);
   return "user " + options.name + (options.name == id ? "" : " (" + id + ")");
 }

@@ -1,6 +1,6 @@
-// Who calls: a user of the machine. The listener knows it by the connection and hands that to a server of this
-// user's own, since gRPC does not show who is at the other end. So a right belongs to a server, and none is
-// looked up by a number that may be used again.
+// Who calls: a user of the machine, or the owner of a certificate. The listener knows it by the connection and hands
+// that to a server of this user's own, since gRPC does not show who is at the other end. So a right belongs to a
+// server, and none is looked up by a number that may be used again.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +23,9 @@ class Caller {
   explicit Caller(UserOptions options);
 
   const UserOptions& options() const { return options_; }
-  const std::string& name() const { return name_; }  // for people: "user www-data (33)"
+  const std::string& name() const {
+    return name_;
+  }  // for people: "user www-data (33)", "client 'client-7'"
   // Unique in the process. Requests belong to it.
   uint64_t number() const { return number_; }
   bool may(Right right) const;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "core/base/json.h"
 #include "host/base/unix_socket.h"
 #include "host/rpc/proto_text.h"
 
@@ -10,6 +11,7 @@ namespace specd::host {
 namespace {
 
 constexpr std::chrono::seconds kConnectLimit{5};
+constexpr uint64_t kPemBytesMax = uint64_t{1} << 20;
 
 Status from_wire(const grpc::Status& status) {
   Code code = Code::kInternal;
@@ -92,6 +94,25 @@ Result<Client> Client::connect(const std::string& socket) {
     return Status(Code::kUnavailable, "nobody answers on " + path +
                                           "; is specd running with this `listen`, and is this its "
                                           "user?");
+  return Client(channel);
+}
+
+Result<Client> Client::connect_tcp(const std::string& address, const std::optional<Tls>& tls) {
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+  if (tls.has_value()) {
+    grpc::SslCredentialsOptions files;
+    SPECD_TRY(files.pem_root_certs, read_text_file(tls->ca, kPemBytesMax));
+    SPECD_TRY(files.pem_cert_chain, read_text_file(tls->certificate, kPemBytesMax));
+    SPECD_TRY(files.pem_private_key, read_text_file(tls->key, kPemBytesMax));
+    credentials = grpc::SslCredentials(files);
+  }
+  const auto channel = grpc::CreateChannel("dns:///" + address, credentials);
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectLimit))
+    return Status(Code::kUnavailable,
+                  "nobody answers on " + address +
+                      (tls.has_value() ? " who has a certificate of this host signed by " +
+                                             tls->ca + ", and takes that of this client"
+                                       : "; does specd listen there, without certificates?"));
   return Client(channel);
 }
 

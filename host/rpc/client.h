@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,14 @@ class Client {
   // `socket` is a path. kUnavailable with a hint when no daemon answers there; kFailedPrecondition
   // when another user's process does.
   static Result<Client> connect(const std::string& socket);
+
+  // PEM files: the authorities that the server's certificate may be signed by, and what the client shows.
+  struct Tls {
+    std::string ca, certificate, key;
+  };
+  // Over TCP. `address`: "HOST:PORT", with the host that the server's certificate names. Without `tls` for servers
+  // that ask for no certificate. kUnavailable when no daemon answers there.
+  static Result<Client> connect_tcp(const std::string& address, const std::optional<Tls>& tls);
 
   // How long a call may take, generate() and watch_events() apart; 0 = no limit, which is the default. A call that
   // takes longer fails with kDeadlineExceeded.

@@ -22,9 +22,9 @@ struct RpcCount : std::integral_constant<int, 0> {};
 template <template <typename> typename With, typename Base>
 struct RpcCount<With<Base>> : std::integral_constant<int, 1 + RpcCount<Base>::value> {};
 
-// What a socket serves.
+// What a socket or a port serves.
 struct Door {
-  std::string path;
+  std::string path;  // or an address of TCP
   bool has_inference = true, has_control = true;
   std::string other_path;  // where the rest is served; empty if nowhere
 

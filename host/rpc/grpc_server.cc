@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,8 +44,8 @@ void log_of_grpc(gpr_log_func_args* line) {
   log(level, std::string("gRPC: ") + line->message);
 }
 
-// Of each of so many sockets.
-Listener::Limits connection_limits(size_t n_sockets) {
+// Of each of so many sockets and ports.
+Listener::Limits connection_limits(size_t n_listeners) {
   rlimit descriptors{};
   size_t n = kConnectionsMax;
   if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur != RLIM_INFINITY) {
@@ -52,8 +53,8 @@ Listener::Limits connection_limits(size_t n_sockets) {
     const size_t left = limit - std::min(limit, kOtherDescriptors);
     n = std::clamp(left / Listener::kDescriptorsPerConnection, kConnectionsMin, kConnectionsMax);
   }
-  n = std::max(n / n_sockets, kConnectionsMin);
-  return {n, n / 2, n / 2, n - n / 8};
+  n = std::max(n / n_listeners, kConnectionsMin);
+  return {.connections = n, .of_origin = n / 2, .of_user = n / 2, .of_users = n - n / 8};
 }
 
 // A server whose threads or descriptors are short may start and never answer.
@@ -77,18 +78,37 @@ Status check_answers(const Door& door) {
                     "; are threads (ulimit -u, pids.max) or descriptors (ulimit -n) short?");
 }
 
-// One socket, or two.
+// One socket, or two, and a port, which is the last.
 std::vector<Door> doors_of(const Config& config) {
   const std::string& path = config.socket_path;
-  if (!config.control.has_value()) return {{.path = path, .other_path = ""}};
-  const std::string& control = config.control->socket_path;
-  return {{.path = path, .has_control = false, .other_path = control},
-          {.path = control, .has_inference = false, .other_path = path}};
+  const std::string& control = config.control.has_value() ? config.control->socket_path : path;
+  std::vector<Door> doors{{.path = path, .other_path = ""}};
+  if (config.control.has_value())
+    doors = {{.path = path, .has_control = false, .other_path = control},
+             {.path = control, .has_inference = false, .other_path = path}};
+  if (config.tcp.has_value())
+    doors.push_back(
+        {.path = "", .has_control = config.tcp->tls.has_value(), .other_path = control});
+  return doors;
 }
+
+// Nobody keeps them out: who can become them needs no right of ours.
+bool is_machines(const UserOptions& user) { return user.id == geteuid() || user.id == 0; }
+
+// Whether this user is the one who shows that.
+bool is_user(const UserOptions& user, const Listener::Credentials& shown) {
+  if (user.certificate.empty())
+    return shown.user == (user.id == UINT32_MAX ? std::nullopt : std::optional(user.id));
+  return std::ranges::find(shown.names, user.certificate) != shown.names.end();
+}
+
+// Who calls from this machine over a port without certificates.
+const UserOptions kAnybody{.name = "anybody", .rights = {Right::kInfer}};
 
 // Those of the configuration, and with every right the user of the daemon and root if they are not among them.
 std::vector<UserOptions> users_of(const Config& config) {
   std::vector<UserOptions> users = config.users;
+  if (config.tcp.has_value() && !config.tcp->tls.has_value()) users.push_back(kAnybody);
   for (const uid_t id : {geteuid(), uid_t{0}}) {
     if (std::ranges::find(users, id, &UserOptions::id) != users.end()) continue;
     users.push_back({.name = id == 0 ? "root" : std::to_string(id),
@@ -101,100 +121,122 @@ std::vector<UserOptions> users_of(const Config& config) {
 }  // namespace
 
 struct GrpcServer::Impl {
-  // One user behind one socket.
+  // One user behind one door.
   struct Served {
     Served(Impl& impl, Caller& caller, const Door& door)
-        : user(caller.options().id),
+        : user(caller),
           inference(impl.inference, caller, door),
           control(impl.control, caller, door) {}
 
-    const uid_t user;
+    const Caller& user;
     InferenceGate inference;
     ControlGate control;
     std::unique_ptr<grpc::Server> server;
     Listener::Take take;
   };
-  struct Socket {
+  struct Entrance {
     Door door;
     std::vector<std::unique_ptr<Served>> served;
     std::unique_ptr<Listener> listener;
   };
 
-  Impl(Engine& engine, const Config& config, DaemonActions actions)
-      : sessions(engine, config.engine.default_route),
+  Impl(Engine& engine, const Config& config, DaemonActions actions, const TlsKeys* keys)
+      : tcp(config.tcp),
+        tls(keys),
+        sessions(engine, config.engine.default_route),
         inference(engine, sessions),
         control(engine, config.engine, std::move(actions)) {}
 
-  Status open(Socket& socket, size_t n_sockets, const grpc::ResourceQuota& quota);
+  Status open(Entrance& entrance, size_t n_entrances, const grpc::ResourceQuota& quota);
+  Status serve(Entrance& entrance, Caller& caller, const grpc::ResourceQuota& quota);
   // Calls fn with each grpc::Server.
   template <typename Fn>
   void each_server(Fn&& fn) {
-    for (const auto& socket : sockets)
-      for (const auto& each : socket->served)
+    for (const auto& entrance : entrances)
+      for (const auto& each : entrance->served)
         if (each->server != nullptr) fn(*each->server);
   }
 
+  const std::optional<TcpOptions> tcp;
+  const TlsKeys* const tls;
   Sessions sessions;
   InferenceService inference;
   ControlService control;
   std::vector<std::unique_ptr<Caller>> callers;
-  std::vector<std::unique_ptr<Socket>> sockets;
+  std::vector<std::unique_ptr<Entrance>> entrances;
 };
 
 GrpcServer::GrpcServer() = default;
 
 GrpcServer::~GrpcServer() {
-  if (impl_ != nullptr && !impl_->sockets.empty()) shutdown(std::chrono::milliseconds(0));
+  if (impl_ != nullptr && !impl_->entrances.empty()) shutdown(std::chrono::milliseconds(0));
 }
 
-Status GrpcServer::Impl::open(Socket& socket, size_t n_sockets, const grpc::ResourceQuota& quota) {
+// Makes the server of this caller behind this door.
+Status GrpcServer::Impl::serve(Entrance& entrance, Caller& caller,
+                               const grpc::ResourceQuota& quota) {
+  Served& served =
+      *entrance.served.emplace_back(std::make_unique<Served>(*this, caller, entrance.door));
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&served.inference);
+  builder.RegisterService(&served.control);
+  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder.SetMaxSendMessageSize(kMessageBytesMax);
+  // gRPC would inflate a message before it looks at the size: 4 MB may hold 4 GB.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.SetResourceQuota(quota);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  served.server = builder.BuildAndStart();
+  if (served.server == nullptr) return Status(Code::kUnavailable, "gRPC's server does not start");
+  served.take = [server = served.server.get()](int connection) {
+    grpc::AddInsecureChannelFromFd(server, connection);
+  };
+  grpc::HealthCheckServiceInterface* health = served.server->GetHealthCheckService();
+  health->SetServingStatus("specd.v1.Inference", entrance.door.has_inference);
+  health->SetServingStatus("specd.v1.Control", entrance.door.has_control);
+  return Status();
+}
+
+Status GrpcServer::Impl::open(Entrance& entrance, size_t n_entrances,
+                              const grpc::ResourceQuota& quota) {
+  Door& door = entrance.door;
+  const bool is_port = door.path.empty();
   bool is_open = false, is_own = false;
   for (const auto& caller : callers) {
-    const uid_t id = caller->options().id;
-    if (std::ranges::none_of(caller->options().rights,
-                             [&](Right right) { return socket.door.serves(right); }))
+    const UserOptions& user = caller->options();
+    const bool is_of_port = user.id == UINT32_MAX;
+    if (is_of_port != is_port ||
+        std::ranges::none_of(user.rights, [&](Right right) { return door.serves(right); }))
       continue;
-    is_own = is_own || id == geteuid();
-    is_open = is_open || (id != geteuid() && id != 0);
-    Served& served =
-        *socket.served.emplace_back(std::make_unique<Served>(*this, *caller, socket.door));
-    grpc::ServerBuilder builder;
-    builder.RegisterService(&served.inference);
-    builder.RegisterService(&served.control);
-    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-    builder.SetMaxSendMessageSize(kMessageBytesMax);
-    // gRPC would inflate a message before it looks at the size: 4 MB may hold 4 GB.
-    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-    builder.SetResourceQuota(quota);
-    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-    served.server = builder.BuildAndStart();
-    if (served.server == nullptr) return Status(Code::kUnavailable, "gRPC's server does not start");
-    served.take = [server = served.server.get()](int connection) {
-      grpc::AddInsecureChannelFromFd(server, connection);
-    };
-    grpc::HealthCheckServiceInterface* health = served.server->GetHealthCheckService();
-    health->SetServingStatus("specd.v1.Inference", socket.door.has_inference);
-    health->SetServingStatus("specd.v1.Control", socket.door.has_control);
+    is_own = is_own || user.id == geteuid();
+    is_open = is_open || !is_machines(user);
+    SPECD_OK_OR_RETURN(serve(entrance, *caller, quota));
   }
-  const auto admit = [&served = socket.served](uid_t user) -> const Listener::Take* {
-    const auto found =
-        std::ranges::find_if(served, [user](const auto& each) { return each->user == user; });
-    return found == served.end() ? nullptr : &(*found)->take;
+  Result<ListenSocket> socket = is_port ? ListenSocket::at_address(tcp->address, tcp->port)
+                                        : ListenSocket::at_path(door.path, is_open);
+  if (!socket.ok()) return is_port ? socket.status().in_field("tcp.listen") : socket.status();
+  if (is_port) door.path = socket.value().name();
+  const auto admit = [&entrance](const Listener::Credentials& shown) -> Listener::Host {
+    for (const auto& each : entrance.served)
+      if (is_user(each->user.options(), shown))
+        return {&each->take, each->user.name(), is_machines(each->user.options())};
+    return {};
   };
-  SPECD_TRY(socket.listener,
-            Listener::start(socket.door.path, is_open, connection_limits(n_sockets), admit));
-  return is_own ? check_answers(socket.door) : Status();
+  SPECD_TRY(entrance.listener,
+            Listener::start(std::move(socket).value(), connection_limits(n_entrances), admit,
+                            is_port ? tls : nullptr));
+  return is_own ? check_answers(door) : Status();
 }
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, const Config& config,
-                                                      DaemonActions actions) {
+                                                      DaemonActions actions, const TlsKeys* tls) {
   gpr_set_log_function(log_of_grpc);
   std::unique_ptr<GrpcServer> result(new GrpcServer);
-  result->impl_ = std::make_unique<Impl>(engine, config, std::move(actions));
+  result->impl_ = std::make_unique<Impl>(engine, config, std::move(actions), tls);
   Impl& impl = *result->impl_;
   for (UserOptions& user : users_of(config))
     impl.callers.push_back(std::make_unique<Caller>(std::move(user)));
@@ -203,15 +245,24 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, const Conf
   quota.Resize(kQuotaBytes);
   std::vector<Door> doors = doors_of(config);
   for (Door& door : doors) {
-    Impl::Socket& socket = *impl.sockets.emplace_back(std::make_unique<Impl::Socket>());
-    socket.door = std::move(door);
-    SPECD_OK_OR_RETURN(impl.open(socket, doors.size(), quota));
+    Impl::Entrance& entrance = *impl.entrances.emplace_back(std::make_unique<Impl::Entrance>());
+    entrance.door = std::move(door);
+    SPECD_OK_OR_RETURN(impl.open(entrance, doors.size(), quota));
   }
   return result;
 }
 
+std::vector<std::string> GrpcServer::addresses() const {
+  std::vector<std::string> all;
+  for (const auto& entrance : impl_->entrances) {
+    const std::string& name = entrance->listener->name();
+    all.push_back(name.starts_with('/') ? "unix:" + name : name);
+  }
+  return all;
+}
+
 Status GrpcServer::door() const {
-  for (const auto& socket : impl_->sockets) SPECD_OK_OR_RETURN(socket->listener->status());
+  for (const auto& entrance : impl_->entrances) SPECD_OK_OR_RETURN(entrance->listener->status());
   return Status();
 }
 
@@ -232,20 +283,20 @@ void GrpcServer::shutdown(std::chrono::milliseconds flush) {
   const auto end = std::chrono::steady_clock::now() + flush;
   impl_->sessions.wait_closed(flush);
   impl_->control.end_streams(kGoodbye);
-  for (const auto& socket : impl_->sockets)
-    if (socket->listener != nullptr) socket->listener->stop_accepting();
+  for (const auto& entrance : impl_->entrances)
+    if (entrance->listener != nullptr) entrance->listener->stop_accepting();
   impl_->each_server([](grpc::Server& server) {
     server.Shutdown(std::chrono::system_clock::now() + kGoodbye);
     server.Wait();
   });
-  for (const auto& socket : impl_->sockets) {
-    for (const auto& each : socket->served) each->server.reset();
-    if (socket->listener != nullptr)
-      socket->listener->finish(
+  for (const auto& entrance : impl_->entrances) {
+    for (const auto& each : entrance->served) each->server.reset();
+    if (entrance->listener != nullptr)
+      entrance->listener->finish(
           std::max(kGoodbye, std::chrono::duration_cast<std::chrono::milliseconds>(
                                  end - std::chrono::steady_clock::now())));
   }
-  impl_->sockets.clear();
+  impl_->entrances.clear();
 }
 
 }  // namespace specd::host

@@ -1,10 +1,10 @@
 #include "host/rpc/listener.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 
 #include "core/base/check.h"
 #include "core/base/log.h"
+#include "core/base/quote.h"
 #include "core/base/thread.h"
 #include "host/base/parent_only.h"
 
@@ -25,11 +26,41 @@ namespace {
 constexpr int kRetryMs = 100, kHeldMs = 10;
 constexpr int kFull = -1;
 constexpr uint64_t kWake = 0, kDoor = 1;  // data of events; the others are relays
+constexpr uint32_t kEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 constexpr std::chrono::seconds kWarnAgain{10};
 
-Status refused(const std::string& what, const std::string& path) {
-  return Status(Code::kFailedPrecondition,
-                "cannot listen on " + path + ": " + what + ": " + std::strerror(errno));
+Status no_descriptor(const ListenSocket& socket) {
+  return {Code::kFailedPrecondition,
+          "cannot listen on " + socket.name() + ": no descriptor: " + std::strerror(errno)};
+}
+
+// Who is at the other end: a process of this machine, or an address.
+std::string origin_of(int client, std::optional<uid_t>& user) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getpeername(client, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  if (address.ss_family == AF_UNIX) {
+    ucred peer{};
+    size = sizeof(peer);
+    if (getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return "";
+    user = peer.uid;
+    return "process " + std::to_string(peer.pid);
+  }
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const auto* const any = reinterpret_cast<const sockaddr*>(&address);
+  const void* const bytes =
+      address.ss_family == AF_INET6
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(any)->sin6_addr)
+          : &reinterpret_cast<const sockaddr_in*>(any)->sin_addr;
+  if (inet_ntop(address.ss_family, bytes, text.data(), text.size()) == nullptr) return "";
+  return "address " + std::string(text.data());
+}
+
+// As a log line may say it: the names are the client's own.
+std::string shown_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + quote(name, 100);
+  return text.empty() ? "no name" : text.substr(0, 500);
 }
 
 int64_t now_ms() {
@@ -53,45 +84,25 @@ void add_once(std::vector<uint64_t>& ids, uint64_t id) {
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::start(const std::string& path, bool is_open,
-                                                  Limits limits, Admit admit) {
-  std::unique_ptr<Listener> made(new Listener);
+Result<std::unique_ptr<Listener>> Listener::start(ListenSocket socket, Limits limits, Admit admit,
+                                                  const TlsKeys* tls) {
+  std::unique_ptr<Listener> made(new Listener(std::move(socket)));
   made->limits_ = limits;
   made->admit_ = std::move(admit);
-  made->socket_ = FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  made->tls_ = tls;
   made->wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   made->epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (made->socket_.get() < 0 || made->wake_.get() < 0 || made->epoll_.get() < 0)
-    return refused("no descriptor", path);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  // The socket must not be open to others before it is meant to be, not even between bind and chmod.
-  const mode_t old_mask = umask(0177);
-  const int bound =
-      bind(made->socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  umask(old_mask);
-  if (bound != 0) return refused("bind", path);
-  if (chmod(path.c_str(), is_open ? 0666 : 0600) != 0) return refused("chmod", path);
-  if (listen(made->socket_.get(), SOMAXCONN) != 0) return refused("listen", path);
-  struct stat file {};
-  if (stat(path.c_str(), &file) != 0) return refused("stat", path);
+  if (made->wake_.get() < 0 || made->epoll_.get() < 0) return no_descriptor(made->socket_);
   if (!watch(made->epoll_.get(), made->wake_.get(), EPOLLIN, kWake) ||
       !watch(made->epoll_.get(), made->socket_.get(), EPOLLIN, kDoor))
-    return refused("epoll", path);
-  made->path_ = path;
-  made->device_ = file.st_dev;
-  made->inode_ = file.st_ino;
+    return no_descriptor(made->socket_);
   keep_from_children(made->socket_.get());
   made->thread_ = start_thread("specd-accept", [self = made.get()] { self->run(); });
   return made;
 }
 
 Status Listener::status() const {
-  struct stat now {};
-  if (stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_)
-    return Status(Code::kUnavailable,
-                  "the socket " + path_ + " was removed or replaced; restart the daemon");
+  SPECD_OK_OR_RETURN(socket_.status());
   const int problem = problem_;
   return problem == 0 ? Status() : Status(Code::kUnavailable, problem_text(problem));
 }
@@ -112,6 +123,8 @@ void Listener::run() {
       if (id == kWake) {
         uint64_t value = 0;
         (void)!read(wake_.get(), &value, sizeof(value));
+      } else if (guests_.contains(id)) {
+        greet(id);
       } else if (id != kDoor) {
         pump(id, events[i].events);
       } else if (phase_ == Phase::kAccepting) {
@@ -122,6 +135,8 @@ void Listener::run() {
     for (const uint64_t id : std::exchange(held_, {})) pump(id);
     for (; !last_bytes_.empty() && now_ms() >= last_bytes_.front().end_ms; last_bytes_.pop_front())
       end_relay(last_bytes_.front().id);
+    while (!guests_.empty() && now_ms() >= guests_.begin()->second.end_ms)
+      guests_.erase(guests_.begin());
     if (phase_ == Phase::kClosing) close_door();
     if (phase_ == Phase::kEnding && (relays_.empty() || now_ms() >= end_ms_))
       return relays_.clear();
@@ -135,7 +150,10 @@ int Listener::wait_ms() const {
   if (phase_ == Phase::kEnding) return ms_until(end_ms_);
   if (!held_.empty()) return kHeldMs;
   if (problem_ > 0) return kRetryMs;
-  return last_bytes_.empty() ? -1 : ms_until(last_bytes_.front().end_ms);
+  int64_t end_ms = INT64_MAX;
+  if (!last_bytes_.empty()) end_ms = last_bytes_.front().end_ms;
+  if (!guests_.empty()) end_ms = std::min(end_ms, guests_.begin()->second.end_ms);
+  return end_ms == INT64_MAX ? -1 : ms_until(end_ms);
 }
 
 void Listener::stop_accepting() {
@@ -166,7 +184,8 @@ void Listener::wake() {
 void Listener::close_door() {
   forget_descriptor(socket_.get());
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket_.get(), nullptr);
-  FileDescriptor closed = std::move(socket_);
+  socket_.close();
+  guests_.clear();
   problem_ = 0;
   phase_ = Phase::kClosed;
   phase_.notify_all();
@@ -178,8 +197,7 @@ void Listener::accept_one() try {
   const bool has_pair =
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair.data()) == 0;
   FileDescriptor ours(pair[0]), theirs(pair[1]), client;
-  if (has_pair)
-    client = FileDescriptor(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (has_pair) client = socket_.accept();
   if (client.get() < 0) {
     const bool is_shortage =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
@@ -188,7 +206,7 @@ void Listener::accept_one() try {
     set_problem(kFull);
   } else {
     set_problem(0);
-    open_relay(std::move(client), std::move(ours), std::move(theirs));
+    receive(std::move(client), std::move(ours), std::move(theirs));
   }
 } catch (const std::bad_alloc&) {
   // That client is turned away.
@@ -208,23 +226,57 @@ void Listener::set_problem(int problem) {
         problem_text(problem) + "; trying again (is the limit of descriptors too low?)");
 }
 
-void Listener::open_relay(FileDescriptor client, FileDescriptor ours, FileDescriptor theirs) {
+void Listener::receive(FileDescriptor client, FileDescriptor ours, FileDescriptor theirs) {
   const uint64_t id = next_id_++;
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  if (getsockopt(client.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
-  const Take* const take = admit_(peer.uid);
-  if (take == nullptr)
-    return warn("user " + std::to_string(peer.uid) + " may not use " + path_ +
+  Credentials shown;
+  const std::string origin = origin_of(client.get(), shown.user);
+  if (origin.empty()) return;  // it is gone already
+  if (tls_ == nullptr)
+    return open_relay(id, std::make_unique<Stream>(std::move(client)), std::move(ours),
+                      std::move(theirs), origin, shown);
+  std::unique_ptr<TlsStream> stream = tls_->accept(std::move(client));
+  if (stream == nullptr || !watch(epoll_.get(), stream->descriptor(), kEvents, id)) return;
+  // Clients that say nothing keep nobody out.
+  if (relays_.size() + guests_.size() >= limits_.connections) guests_.erase(guests_.begin());
+  guests_.emplace(id, Guest{std::move(stream), std::move(ours), std::move(theirs), origin,
+                            now_ms() + limits_.greeting.count()});
+}
+
+void Listener::greet(uint64_t id) try {
+  const auto found = guests_.find(id);
+  const TlsStream::Greeting greeting = found->second.client->greet();
+  if (greeting == TlsStream::Greeting::kWaiting) return;
+  Guest guest = std::move(guests_.extract(found).mapped());
+  // A child process may still hold the descriptor.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, guest.client->descriptor(), nullptr);
+  if (greeting == TlsStream::Greeting::kFailed)
+    return warn(guest.origin + " was turned away at " + name() + ": " + guest.client->problem());
+  const Credentials shown{.user = {}, .names = guest.client->names()};
+  open_relay(id, std::move(guest.client), std::move(guest.ours), std::move(guest.theirs),
+             guest.origin, shown);
+} catch (const std::bad_alloc&) {
+  // That client is turned away, at the latest when its time is over.
+}
+
+void Listener::open_relay(uint64_t id, std::unique_ptr<Stream> client, FileDescriptor ours,
+                          FileDescriptor theirs, const std::string& origin,
+                          const Credentials& shown) {
+  const Host host = admit_(shown);
+  if (host.take == nullptr)
+    return warn((shown.user.has_value()
+                     ? "user " + std::to_string(*shown.user)
+                     : origin + ", with a certificate of " + shown_names(shown.names) + ",") +
+                " may not use " + name() +
                 " (`users` in the configuration); its connections are closed");
+  const Peer peer{.origin = origin, .user = host.user, .is_trusted = host.is_trusted};
   if (!has_place(peer)) return;
   auto relay = std::make_unique<Relay>(std::move(client), std::move(ours), peer, calls_);
-  constexpr uint32_t kEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   if (!watch(epoll_.get(), relay->client(), kEvents, id) ||
       !watch(epoll_.get(), relay->server(), kEvents, id))
     return;
   relays_.emplace(id, std::move(relay));
-  (*take)(theirs.release());
+  add_once(busy_, id);  // TLS may have read more than its greeting
+  (*host.take)(theirs.release());
 }
 
 void Listener::pump(uint64_t id, uint32_t events) {
@@ -240,7 +292,7 @@ void Listener::pump(uint64_t id, uint32_t events) {
     if ((events & EPOLLHUP) != 0 && state != Relay::State::kEnded)
       last_bytes_.push_back({id, now_ms() + limits_.last_bytes.count()});
     if (state == Relay::State::kAbusive)
-      warn("process " + std::to_string(relay.peer().pid) +
+      warn(relay.peer().origin +
            " opens calls and drops them faster than they can be cleared away; its connection was "
            "closed");
   } catch (const std::bad_alloc&) {
@@ -258,24 +310,22 @@ void Listener::end_relay(uint64_t id) {
   relays_.erase(found);
 }
 
-bool Listener::has_place(const ucred& peer) {
-  const auto is_other = [](const ucred& each) { return each.uid != geteuid() && each.uid != 0; };
-  size_t of_process = 0, of_user = 0, of_users = 0;
+bool Listener::has_place(const Peer& peer) {
+  size_t of_origin = 0, of_user = 0, of_users = 0;
   for (const auto& [id, relay] : relays_) {
-    of_process += relay->peer().pid == peer.pid ? 1 : 0;
-    of_user += relay->peer().uid == peer.uid ? 1 : 0;
-    of_users += is_other(relay->peer()) ? 1 : 0;
+    of_origin += relay->peer().origin == peer.origin ? 1 : 0;
+    of_user += relay->peer().user == peer.user ? 1 : 0;
+    of_users += relay->peer().is_trusted ? 0 : 1;
   }
   const auto is_full = [this](const std::string& of, const std::string& who, size_t limit) {
     warn(who + " has " + std::to_string(limit) + " connections, the limit of " + of +
          "; more are turned away");
     return false;
   };
-  if (of_process >= limits_.of_process)
-    return is_full("one process", "process " + std::to_string(peer.pid), limits_.of_process);
-  if (!is_other(peer)) return true;
-  if (of_user >= limits_.of_user)
-    return is_full("one user", "user " + std::to_string(peer.uid), limits_.of_user);
+  if (of_origin >= limits_.of_origin)
+    return is_full("one process or address", peer.origin, limits_.of_origin);
+  if (peer.is_trusted) return true;
+  if (of_user >= limits_.of_user) return is_full("one user", peer.user, limits_.of_user);
   return of_users < limits_.of_users ||
          is_full("all of them", "`users` together", limits_.of_users);
 }

@@ -1,12 +1,8 @@
 #include "host/rpc/relay.h"
 
-#include <sys/socket.h>
-
 #include <array>
 #include <cerrno>
 #include <utility>
-
-#include "host/base/parent_only.h"
 
 namespace specd::host {
 namespace {
@@ -20,24 +16,19 @@ constexpr double kOwnMax = 1000, kAllMax = 4000, kNeverHeldMax = 16;
 
 }  // namespace
 
-Relay::Relay(FileDescriptor client, FileDescriptor server, const ucred& peer,
+Relay::Relay(std::unique_ptr<Stream> client, FileDescriptor server, Peer peer,
              UnansweredCalls& calls)
-    : client_(std::move(client)), server_(std::move(server)), peer_(peer), calls_(calls) {
-  keep_from_children(client_.get());
-}
-
-Relay::~Relay() {
-  forget_descriptor(client_.get());
-  shutdown(client_.get(), SHUT_RDWR);
-  shutdown(server_.get(), SHUT_RDWR);
-}
+    : client_(std::move(client)),
+      server_(std::move(server)),
+      peer_(std::move(peer)),
+      calls_(calls) {}
 
 Relay::State Relay::pump() {
   const auto pass_answer = [this](std::string_view bytes) {
     calls_.answered(meter_.from_server(bytes));
     return true;
   };
-  const bool more_answers = carry(answers_, server_.get(), client_.get(), pass_answer);
+  const bool more_answers = carry(answers_, server_, *client_, pass_answer);
   // When the client closes first, gRPC is told and closes too.
   if (answers_.is_closed) return State::kEnded;
   const auto now = UnansweredCalls::Clock::now();
@@ -48,14 +39,14 @@ Relay::State Relay::pump() {
     calls_.opened(n_opened);
     return true;
   };
-  const bool more_requests = carry(requests_, client_.get(), server_.get(), pass_request);
+  const bool more_requests = carry(requests_, *client_, server_, pass_request);
   if (meter_.n_unanswered(now) > kOwnMax) return State::kAbusive;
   return more_requests || more_answers ? State::kBusy : State::kWaiting;
 }
 
 // Returns true when the turn ended before the direction was full or empty.
 template <typename MayPass>
-bool Relay::carry(Direction& direction, int from, int to, MayPass may_pass) {
+bool Relay::carry(Direction& direction, Stream& from, Stream& to, MayPass may_pass) {
   if (direction.is_closed) return false;
   if (!direction.unsent.empty()) {
     const std::string unsent = std::exchange(direction.unsent, {});
@@ -63,11 +54,11 @@ bool Relay::carry(Direction& direction, int from, int to, MayPass may_pass) {
   }
   std::array<char, kBlockBytes> block;
   for (int i = 0; i < kBlocksPerTurn; ++i) {
-    const ssize_t n = recv(from, block.data(), block.size(), MSG_DONTWAIT);
+    const ssize_t n = from.receive(block.data(), block.size());
     if (n < 0 && errno == EAGAIN) return false;
     if (n <= 0) {
       direction.is_closed = true;
-      shutdown(to, SHUT_WR);
+      to.finish();
       return false;
     }
     const std::string_view bytes(block.data(), static_cast<size_t>(n));
@@ -78,8 +69,8 @@ bool Relay::carry(Direction& direction, int from, int to, MayPass may_pass) {
 }
 
 // Returns false when `to` does not take all of them now. What is left waits in the direction.
-bool Relay::send_some(Direction& direction, int to, std::string_view bytes) {
-  const ssize_t n = send(to, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+bool Relay::send_some(Direction& direction, Stream& to, std::string_view bytes) {
+  const ssize_t n = to.send(bytes.data(), bytes.size());
   // A side that left misses nothing. What it sent before still has to reach the other.
   if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) return true;
   if (n < 0 && errno != EAGAIN) {

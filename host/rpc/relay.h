@@ -1,15 +1,22 @@
 // Carries the bytes of one client's connection to gRPC and back.
 #pragma once
 
-#include <sys/socket.h>
-
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "core/base/file_descriptor.h"
 #include "host/rpc/call_meter.h"
+#include "host/rpc/stream.h"
 
 namespace specd::host {
+
+// The other end of a connection.
+struct Peer {
+  std::string origin;       // "process 4711", or "address 192.0.2.7"
+  std::string user;         // "user www-data (33)", or "client 'client-7'"
+  bool is_trusted = false;  // is never kept out: the user of the daemon, or root
+};
 
 class Relay {
  public:
@@ -21,19 +28,18 @@ class Relay {
     kAbusive,  // the client drops calls faster than they can be cleared away
   };
 
-  // Both are stream sockets that do not block. `server` leads to gRPC. `peer`: who connected. `calls`: those of all
+  // `server`, a stream socket that does not block, leads to gRPC. `peer`: who connected. `calls`: those of all
   // connections; outlives this.
-  Relay(FileDescriptor client, FileDescriptor server, const ucred& peer, UnansweredCalls& calls);
-  ~Relay();  // ends the connection, even where a child process still holds its descriptors
+  Relay(std::unique_ptr<Stream> client, FileDescriptor server, Peer peer, UnansweredCalls& calls);
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
   // Carries what can be carried now. Throws std::bad_alloc.
   State pump();
 
-  const ucred& peer() const { return peer_; }
-  int client() const { return client_.get(); }
-  int server() const { return server_.get(); }
+  const Peer& peer() const { return peer_; }
+  int client() const { return client_->descriptor(); }
+  int server() const { return server_.descriptor(); }
 
  private:
   struct Direction {
@@ -42,11 +48,12 @@ class Relay {
   };
 
   template <typename MayPass>
-  bool carry(Direction& direction, int from, int to, MayPass may_pass);
-  bool send_some(Direction& direction, int to, std::string_view bytes);
+  bool carry(Direction& direction, Stream& from, Stream& to, MayPass may_pass);
+  bool send_some(Direction& direction, Stream& to, std::string_view bytes);
 
-  FileDescriptor client_, server_;
-  const ucred peer_;
+  std::unique_ptr<Stream> client_;
+  Stream server_;
+  const Peer peer_;
   Direction requests_, answers_;
   UnansweredCalls& calls_;
   CallMeter meter_;

@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!again.ok()) fuzz::fail("what was printed is refused: " + again.status().to_string());
   if (!(again.value().engine == config.value().engine) ||
       again.value().socket_path != config.value().socket_path ||
-      again.value().control != config.value().control ||
+      again.value().control != config.value().control || again.value().tcp != config.value().tcp ||
       again.value().users != config.value().users || again.value().http != config.value().http ||
       again.value().log_level != config.value().log_level ||
       again.value().drain_seconds != config.value().drain_seconds)

@@ -31,8 +31,9 @@ TEST(Overrides, every_key_can_be_given_by_option_and_by_variable_instead_of_the_
     const std::string path = replace_all(replace_all(table_path, "[]", "[0]"), ".NAME", ".r");
     OrderedJson full = every_key();
     if (!full.contains(pointer_of(path))) {  // of those that exclude each other
-      erase_at(full, "model.kv.bytes_max");
-      full[pointer_of(path)] = 1;
+      const bool is_user = path == "users[0].certificate";
+      erase_at(full, is_user ? "users[0].name" : "model.kv.bytes_max");
+      full[pointer_of(path)] = is_user ? OrderedJson("client") : OrderedJson(1);
     }
     const auto whole = folder.parse(PlacedYaml(full).text());
     ASSERT_TRUE(whole.ok()) << whole.status().text();

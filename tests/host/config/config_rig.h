@@ -23,6 +23,7 @@ using OrderedJson = nlohmann::ordered_json;
 inline void expect_same(const Config& a, const Config& b, const std::string& what) {
   EXPECT_EQ(a.socket_path, b.socket_path) << what;
   EXPECT_TRUE(a.control == b.control) << what;
+  EXPECT_TRUE(a.tcp == b.tcp) << what;
   EXPECT_EQ(a.users, b.users) << what;
   EXPECT_EQ(a.log_level, b.log_level) << what;
   EXPECT_EQ(a.drain_seconds, b.drain_seconds) << what;
@@ -69,6 +70,8 @@ inline OrderedJson every_key() {
   return OrderedJson::parse(R"({
     "listen": "unix:run/s.sock",
     "control": {"listen": "unix:run/c.sock"},
+    "tcp": {"listen": "0.0.0.0:8443",
+            "tls": {"certificate": "s.pem", "key": "s.key", "client_ca": "c.pem"}},
     "users": [{"name": "4711", "rights": ["infer"], "requests_max": 3, "bytes_max": "1MiB"}],
     "http": {"listen": "127.0.0.1:9090", "stall_seconds": 7},
     "log_level": "warn",

@@ -59,6 +59,7 @@ TEST_F(ConfigTest, the_least_configuration_gets_the_documented_defaults) {
   const Config& c = config.value();
   EXPECT_EQ(c.socket_path, (folder_ / "run/s.sock").string());
   EXPECT_FALSE(c.control.has_value());
+  EXPECT_FALSE(c.tcp.has_value());
   EXPECT_TRUE(c.users.empty());
   EXPECT_EQ(c.log_level, LogLevel::kInfo);
   EXPECT_EQ(c.drain_seconds, 30U);
@@ -102,6 +103,27 @@ TEST_F(ConfigTest, sockets_and_users_that_are_the_same_are_refused) {
   expect("users: [{name: root, rights: [all]}]", "users[0].rights[0]: expected ");
   expect("users: [{name: root}]", "rights");
   expect("control: {}", "listen");
+  expect("users: [{rights: []}]",
+         "c.yaml:2:9: users[0]: expected `name`, of a user of this machine, or "
+         "`certificate`, for clients over TCP");
+  expect("users: [{name: root, certificate: a, rights: []}]",
+         "expected only one of name or certificate");
+  expect("users: [{certificate: a, rights: []}]",
+         "c.yaml:2:23: users[0].certificate: expected `tcp` with `tls`");
+  const std::string tls = "tcp: {listen: '[::]:1', tls: {certificate: s, key: k, client_ca: c}}\n";
+  expect(tls + "users: [{certificate: a, rights: []}, {certificate: a, rights: [read]}]",
+         "c.yaml:3:53: users[1].certificate: expected each name once, found 'a' again");
+  EXPECT_EQ(refused(tls + "users: [{certificate: a, rights: []}, {name: root, rights: [read]}]"),
+            "was not refused");
+  expect(tls + "users: [{certificate: " + std::string(256, 'a') + ", rights: []}]",
+         "expected a name of at most 255 bytes, found 256");
+  expect("tcp: {listen: 0.0.0.0:1}",
+         "c.yaml:2:6: tcp.tls: expected certificates, because other "
+         "machines can reach 0.0.0.0");
+  EXPECT_EQ(refused("tcp: {listen: '[::1]:1'}"), "was not refused");
+  expect("tcp: {listen: '127.0.0.1:1', tls: {certificate: s, key: k}}", "tcp.tls.client_ca");
+  expect("tcp: {listen: 'localhost:1'}", "tcp.listen: expected ADDRESS:PORT");
+  expect("tcp: {listen: '224.0.0.1:1'}", "that is not one address");
   std::string many;
   for (int i = 0; i < 65; ++i)
     many += (i > 0 ? ", " : "") + ("{name: '" + std::to_string(1000 + i) + "', rights: []}");
@@ -113,7 +135,8 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "listen: unix://" + (folder_ / "run/t.sock").string() +
       "\n"
       "control: {listen: unix:run/c.sock}\n"
-      "users: [{name: root, rights: [infer, operate]}, "
+      "tcp: {listen: 0.0.0.0:8443, tls: {certificate: s.pem, key: run/s.key, client_ca: /c.pem}}\n"
+      "users: [{certificate: c, rights: [read]}, {name: root, rights: [infer, operate]}, "
       "{name: '4711', rights: [], requests_max: 3, bytes_max: 5KiB}]\n"
       "log_level: debug\n"
       "drain_seconds: 5\n"
@@ -149,13 +172,25 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.socket_path, (folder_ / "run/t.sock").string());
   ASSERT_TRUE(c.control.has_value());
   EXPECT_EQ(c.control->socket_path, (folder_ / "run/c.sock").string());
-  ASSERT_EQ(c.users.size(), 2U);
-  EXPECT_EQ(c.users[0], (UserOptions{.name = "root",
+  ASSERT_TRUE(c.tcp.has_value());
+  EXPECT_EQ(c.tcp->address, "0.0.0.0");
+  EXPECT_EQ(c.tcp->port, 8443);
+  EXPECT_EQ(c.tcp->tls, (TlsOptions{.certificate = (folder_ / "s.pem").string(),
+                                    .key = (folder_ / "run/s.key").string(),
+                                    .client_ca = "/c.pem"}));
+  ASSERT_EQ(c.users.size(), 3U);
+  EXPECT_EQ(c.users[0], (UserOptions{.name = "",
+                                     .id = UINT32_MAX,
+                                     .certificate = "c",
+                                     .rights = {Right::kRead},
+                                     .requests_max = 0,
+                                     .bytes_max = 0}));
+  EXPECT_EQ(c.users[1], (UserOptions{.name = "root",
                                      .id = 0,
                                      .rights = {Right::kInfer, Right::kOperate},
                                      .requests_max = 0,
                                      .bytes_max = 0}));
-  EXPECT_EQ(c.users[1],
+  EXPECT_EQ(c.users[2],
             (UserOptions{
                 .name = "4711", .id = 4711, .rights = {}, .requests_max = 3, .bytes_max = 5120}));
   EXPECT_EQ(c.log_level, LogLevel::kDebug);
@@ -383,7 +418,8 @@ std::vector<Bad> bad_files() {
       {"no_model_name", listen + "model: {path: model}\n", "c.yaml:2:8: model.name: ", "missing"},
       {"model_nothing", listen + "model:\n",
        "c.yaml:2:1: model: ", "expected a mapping, found nothing"},
-      {"listen_tcp", "listen: 0.0.0.0:50051\n" + model, "c.yaml:1:9: listen: ", "mutual TLS"},
+      {"listen_tcp", "listen: 0.0.0.0:50051\n" + model,
+       "c.yaml:1:9: listen: ", "TCP is served at `tcp.listen`"},
       {"http_name", g + "http: {listen: localhost:9090}\n",
        "c.yaml:6:16: http.listen: ", "found 'localhost:9090'; names are not resolved"},
       {"http_everywhere", g + "http: {listen: 0.0.0.0:9090}\n",

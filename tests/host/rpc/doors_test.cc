@@ -1,5 +1,4 @@
 // Who may connect, and who may call what.
-#include <google/protobuf/descriptor.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -10,33 +9,20 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/host/daemon/daemon_rig.h"
+#include "tests/host/rpc/doors_rig.h"
 #include "tests/host/rpc/http2_frames.h"
 
 namespace specd::host {
 namespace {
 
 using std::chrono::milliseconds;
-
-// What every RPC needs, read from the documentation and not from the daemon's own table.
-const std::map<std::string, std::string> kNeeds{
-    {"Generate", "infer"},       {"Cancel", "infer"},         {"RenderChat", "infer"},
-    {"ListPlugins", "read"},     {"ListRoutes", "read"},      {"ListModels", "read"},
-    {"GetStatus", "read"},       {"GetMemory", "read"},       {"GetRoute", "read"},
-    {"ListRequests", "read"},    {"WatchEvents", "read"},     {"ApplyRoute", "operate"},
-    {"DeleteRoute", "operate"},  {"StageRoute", "operate"},   {"SetTraffic", "operate"},
-    {"PromoteRoute", "operate"}, {"AbortRoute", "operate"},   {"RollbackRoute", "operate"},
-    {"LoadPlugin", "operate"},   {"RetirePlugin", "operate"}, {"ReloadConfig", "operate"},
-    {"Drain", "operate"}};
 
 std::string control_socket(const Daemon& daemon) {
   return (daemon.folder() / "control.sock").string();
@@ -77,71 +63,10 @@ std::unique_ptr<v1::Inference::Stub> inference_as(uid_t other, const std::string
   return v1::Inference::NewStub(grpc::CreateInsecureChannelFromFd("daemon", fd));
 }
 
-double cpu_seconds(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  std::istringstream rest(text.substr(text.rfind(')') + 2));
-  std::string word;
-  double ticks = 0;
-  for (int i = 3; rest >> word && i < 16; ++i)
-    if (i == 14 || i == 15) ticks += std::stod(word);
-  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
-
 // For tests that connect as others.
 void let_others_in(const Daemon& daemon) {
   fs::permissions(daemon.folder(),
                   fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
-}
-
-// Codes of a daemon that was asked for nothing in particular.
-bool is_answer(const grpc::Status& status) {
-  const grpc::StatusCode code = status.error_code();
-  return code == grpc::StatusCode::OK || code == grpc::StatusCode::INVALID_ARGUMENT ||
-         code == grpc::StatusCode::NOT_FOUND || code == grpc::StatusCode::FAILED_PRECONDITION;
-}
-
-// Asks for every RPC on the socket. `rights` are the caller's, `served` those that the socket is for.
-void expect_rpcs(const std::string& path, const std::string& given,
-                 const std::vector<std::string>& rights, const std::vector<std::string>& served) {
-  const auto has = [](const std::vector<std::string>& all, const std::string& one) {
-    return std::find(all.begin(), all.end(), one) != all.end();
-  };
-  const bool is_let_in = std::any_of(rights.begin(), rights.end(),
-                                     [&](const std::string& right) { return has(served, right); });
-  const google::protobuf::FileDescriptor* const file = v1::GenerateRequest::descriptor()->file();
-  ASSERT_EQ(file->service_count(), 2);
-  const auto channel = channel_to(path);
-  std::vector<std::pair<std::string, std::string>> methods;  // and their paths
-  for (int s = 0; s < 2; ++s) {
-    const google::protobuf::ServiceDescriptor& service = *file->service(s);
-    for (int m = 0; m < service.method_count(); ++m) {
-      const std::string name = service.method(m)->name();
-      methods.emplace_back(name, "/" + service.full_name() + "/" + name);
-    }
-  }
-  ASSERT_EQ(methods.size(), kNeeds.size());
-  std::stable_partition(methods.begin(), methods.end(),
-                        [](const auto& each) { return each.first != "Drain"; });
-  for (const auto& [name, method] : methods) {
-    ASSERT_EQ(kNeeds.count(name), 1u) << name << " is new: which right does it need?";
-    const std::string& needed = kNeeds.at(name);
-    grpc::ByteBuffer unused;
-    const grpc::Status status = call_raw(channel, method, "", unused);
-    const std::string what = name + " with '" + given + "' on " + path + ": code " +
-                             std::to_string(status.error_code()) + ", " + status.error_message();
-    if (!is_let_in) {
-      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << what;
-    } else if (has(served, needed) && has(rights, needed)) {
-      EXPECT_TRUE(is_answer(status)) << what;
-    } else {
-      EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << what;
-      const std::string why = has(served, needed) ? "needs the right '" + needed + "', and user "
-                                                  : name + " is not served on " + path;
-      EXPECT_NE(status.error_message().find(why), std::string::npos) << what;
-    }
-  }
 }
 
 TEST(Doors, each_rpc_is_served_on_its_socket_to_users_with_its_right) {
@@ -157,10 +82,12 @@ TEST(Doors, each_rpc_is_served_on_its_socket_to_users_with_its_right) {
       daemon.write_config("", SPECD_PLUGINS, users(user(geteuid(), given), has_control));
       ASSERT_TRUE(daemon.start()) << daemon.output();
       if (has_control) {
-        expect_rpcs(daemon.socket(), given, rights, {"infer"});
-        expect_rpcs(control_socket(daemon), given, rights, {"read", "operate"});
+        expect_rpcs(channel_to(daemon.socket()), daemon.socket(), given, rights, {"infer"});
+        const std::string socket = control_socket(daemon);
+        expect_rpcs(channel_to(socket), socket, given, rights, {"read", "operate"});
       } else {
-        expect_rpcs(daemon.socket(), given, rights, {"infer", "read", "operate"});
+        expect_rpcs(channel_to(daemon.socket()), daemon.socket(), given, rights,
+                    {"infer", "read", "operate"});
       }
       if (given == "operate") {
         EXPECT_EQ(daemon.wait(), 0) << "it was drained: " << daemon.output();

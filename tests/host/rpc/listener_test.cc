@@ -81,8 +81,14 @@ class ListenerTest : public testing::Test {
     fs::remove_all(folder_);
   }
   void start(Listener::Limits limits = {64, 64, 64, 64}) {
-    auto made = Listener::start(path(), false, limits,
-                                [this](uid_t) { return is_closed_ ? nullptr : &take_; });
+    auto socket = ListenSocket::at_path(path(), false);
+    ASSERT_TRUE(socket.ok()) << socket.status().text();
+    const auto admit = [this](const Listener::Credentials& shown) -> Listener::Host {
+      EXPECT_EQ(shown.user, geteuid());
+      if (is_closed_) return {};
+      return {&take_, "this user", true};
+    };
+    auto made = Listener::start(std::move(socket).value(), limits, admit);
     ASSERT_TRUE(made.ok()) << made.status().text();
     listener_ = std::move(made).value();
   }
@@ -189,7 +195,7 @@ TEST_F(ListenerTest, client_that_reads_nothing_holds_up_the_end_for_the_time_giv
 }
 
 TEST_F(ListenerTest, client_that_leaves_the_last_bytes_unread_loses_its_place) {
-  start({1, 1, 1, 1, milliseconds(150)});
+  start({1, 1, 1, 1, milliseconds(10'000), milliseconds(150)});
   const FileDescriptor client = connect_client();
   ASSERT_GE(taken(0), 0);
   (void)send_until_full(taken(0));
