@@ -305,6 +305,8 @@ Key keys_of_user(UserOptions& o) {
           .required(),
       integer("requests_max", o.requests_max, 0, kRequestsOfUserMax,
               "calls of Generate and RenderChat at a time, waiting ones included; 0 = no limit"),
+      integer("waiting_max", o.waiting_max, 0, kRequestsOfUserMax,
+              "of these calls, those that have had no output yet; 0 = no limit"),
       bytes("bytes_max", o.bytes_max, "of the messages of these calls together")
           .absent("no limit"));
   user.exclusive = {"name", "certificate"};

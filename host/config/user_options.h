@@ -26,6 +26,7 @@ struct UserOptions {
   std::string certificate = {};  // a name in the client's certificate; empty with a name
   std::vector<Right> rights;
   int32_t requests_max = 0;  // calls of Generate and RenderChat at a time; 0 = no limit
+  int32_t waiting_max = 0;   // of these, those that have had no output yet; 0 = no limit
   uint64_t bytes_max = 0;    // of their messages together; 0 = no limit
 
   bool operator==(const UserOptions&) const = default;

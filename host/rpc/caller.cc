@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "core/base/quote.h"
 
@@ -39,19 +40,30 @@ Result<Caller::Place> Caller::take_place(uint64_t bytes) {
   const MutexLock lock(mutex_);
   if (options_.requests_max > 0 && n_calls_ >= options_.requests_max)
     return refused(std::to_string(n_calls_) + " requests", "requests_max");
+  if (options_.waiting_max > 0 && n_waiting_ >= options_.waiting_max)
+    return refused(std::to_string(n_waiting_) + " requests that wait for their first output",
+                   "waiting_max");
   if (options_.bytes_max > 0 && (bytes > options_.bytes_max || bytes_ > options_.bytes_max - bytes))
     return refused(
         std::to_string(bytes_) + " bytes of requests, and this one has " + std::to_string(bytes),
         "bytes_max");
   ++n_calls_;
+  ++n_waiting_;
   bytes_ += bytes;
   return Place(*this, bytes);
+}
+
+void Caller::Place::stop_waiting() {
+  if (!std::exchange(is_waiting_, false)) return;
+  const MutexLock lock(caller_->mutex_);
+  --caller_->n_waiting_;
 }
 
 Caller::Place::~Place() {
   if (caller_ == nullptr) return;
   const MutexLock lock(caller_->mutex_);
   --caller_->n_calls_;
+  if (is_waiting_) --caller_->n_waiting_;
   caller_->bytes_ -= bytes_;
 }
 

@@ -30,23 +30,29 @@ class Caller {
   uint64_t number() const { return number_; }
   bool may(Right right) const;
 
-  // The place of an open call; gives it back at its end.
+  // The place of an open call, which waits for its first output; gives it back at its end.
   class Place {
    public:
     Place() = default;
     Place(Caller& caller, uint64_t bytes) : caller_(&caller), bytes_(bytes) {}
     Place(Place&& other) noexcept
-        : caller_(std::exchange(other.caller_, nullptr)), bytes_(other.bytes_) {}
+        : caller_(std::exchange(other.caller_, nullptr)),
+          bytes_(other.bytes_),
+          is_waiting_(other.is_waiting_) {}
     Place& operator=(Place&& other) noexcept {
       std::swap(caller_, other.caller_);
       std::swap(bytes_, other.bytes_);
+      std::swap(is_waiting_, other.is_waiting_);
       return *this;
     }
     ~Place();
+    // The call has some output.
+    void stop_waiting();
 
    private:
     Caller* caller_ = nullptr;
     uint64_t bytes_ = 0;
+    bool is_waiting_ = true;
   };
   // kExhausted, naming the limit, when the caller has as many calls, or bytes, as it may have.
   Result<Place> take_place(uint64_t bytes);
@@ -57,6 +63,7 @@ class Caller {
   const uint64_t number_;
   Mutex mutex_;
   int64_t n_calls_ SPECD_GUARDED_BY(mutex_) = 0;
+  int64_t n_waiting_ SPECD_GUARDED_BY(mutex_) = 0;
   uint64_t bytes_ SPECD_GUARDED_BY(mutex_) = 0;
 };
 

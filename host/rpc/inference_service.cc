@@ -63,9 +63,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     started.set_prompt_text(std::move(start.prompt_text));
   }
   void fill(const SessionPrompt& prompt) {
+    place_.stop_waiting();
     *message_.mutable_prompt_logprobs() = logprobs_to_wire(prompt.logprobs);
   }
   void fill(const SessionText& text) {
+    place_.stop_waiting();
     v1::Chunk& chunk = *message_.mutable_chunk();
     chunk.set_index(text.index);
     chunk.set_finish_reason(finish_reason_to_wire(text.finish));

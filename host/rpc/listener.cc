@@ -58,9 +58,12 @@ std::string origin_of(int client, std::optional<uid_t>& user) {
 
 // As a log line may say it: the names are the client's own.
 std::string shown_names(const std::vector<std::string>& names) {
+  constexpr size_t kShownMax = 4;
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + quote(name, 100);
-  return text.empty() ? "no name" : text.substr(0, 500);
+  for (size_t i = 0; i < names.size() && i < kShownMax; ++i)
+    text += (i == 0 ? "" : ", ") + quote(names[i], 100);
+  if (names.size() > kShownMax) text += " and others";
+  return names.empty() ? "no name" : text;
 }
 
 int64_t now_ms() {

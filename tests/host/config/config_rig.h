@@ -72,7 +72,7 @@ inline OrderedJson every_key() {
     "control": {"listen": "unix:run/c.sock"},
     "tcp": {"listen": "0.0.0.0:8443",
             "tls": {"certificate": "s.pem", "key": "s.key", "client_ca": "c.pem"}},
-    "users": [{"name": "4711", "rights": ["infer"], "requests_max": 3, "bytes_max": "1MiB"}],
+    "users": [{"name": "4711", "rights": ["infer"], "requests_max": 3, "waiting_max": 2, "bytes_max": "1MiB"}],
     "http": {"listen": "127.0.0.1:9090", "stall_seconds": 7},
     "log_level": "warn",
     "drain_seconds": 5,

@@ -137,7 +137,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "control: {listen: unix:run/c.sock}\n"
       "tcp: {listen: 0.0.0.0:8443, tls: {certificate: s.pem, key: run/s.key, client_ca: /c.pem}}\n"
       "users: [{certificate: c, rights: [read]}, {name: root, rights: [infer, operate]}, "
-      "{name: '4711', rights: [], requests_max: 3, bytes_max: 5KiB}]\n"
+      "{name: '4711', rights: [], requests_max: 3, waiting_max: 2, bytes_max: 5KiB}]\n"
       "log_level: debug\n"
       "drain_seconds: 5\n"
       "state_directory: run\n"
@@ -184,15 +184,20 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
                                      .certificate = "c",
                                      .rights = {Right::kRead},
                                      .requests_max = 0,
+                                     .waiting_max = 0,
                                      .bytes_max = 0}));
   EXPECT_EQ(c.users[1], (UserOptions{.name = "root",
                                      .id = 0,
                                      .rights = {Right::kInfer, Right::kOperate},
                                      .requests_max = 0,
+                                     .waiting_max = 0,
                                      .bytes_max = 0}));
-  EXPECT_EQ(c.users[2],
-            (UserOptions{
-                .name = "4711", .id = 4711, .rights = {}, .requests_max = 3, .bytes_max = 5120}));
+  EXPECT_EQ(c.users[2], (UserOptions{.name = "4711",
+                                     .id = 4711,
+                                     .rights = {},
+                                     .requests_max = 3,
+                                     .waiting_max = 2,
+                                     .bytes_max = 5120}));
   EXPECT_EQ(c.log_level, LogLevel::kDebug);
   EXPECT_EQ(c.drain_seconds, 5U);
   ASSERT_TRUE(c.engine.approved_plugins.has_value());

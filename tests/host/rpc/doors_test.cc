@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -203,6 +204,57 @@ TEST(Doors, a_user_cancels_own_requests_only_and_an_operator_all) {
     }
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(Doors, a_user_has_no_more_waiting_requests_than_its_limit) {
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS,
+                      users(user(geteuid(), "infer, read", ", waiting_max: 1"), false));
+  // Two run at a time.
+  std::vector<std::string> words = daemon.serve_words({"engine.max_sequences=2"});
+  daemon.spawn_words(words);
+  ASSERT_TRUE(daemon.wait_ready()) << daemon.output();
+  const auto stub = v1::Inference::NewStub(daemon.channel());
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+    bool has_text = false;
+    void read() {
+      v1::GenerateResponse message;
+      while (!has_text && reader->Read(&message)) has_text = message.has_chunk();
+    }
+  };
+  std::array<Call, 4> calls;
+  const auto open = [&](Call& call) {
+    call.reader = stub->Generate(&call.context, make_request("off", 1900));
+  };
+  for (Call* const each : {&calls[0], &calls[1]}) {
+    open(*each);
+    each->read();
+    EXPECT_TRUE(each->has_text);
+  }
+  open(calls[2]);
+  v1::GenerateResponse started;
+  EXPECT_TRUE(calls[2].reader->Read(&started) && started.has_started());
+  open(calls[3]);
+  calls[3].read();
+  EXPECT_FALSE(calls[3].has_text);
+  const grpc::Status refused = calls[3].reader->Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(refused.error_message().find(
+                "has 1 requests that wait for their first output, which is its limit (waiting_max"),
+            std::string::npos)
+      << refused.error_message();
+  // The one that waited runs once there is room for it, and its place is free.
+  calls[0].context.TryCancel();
+  calls[2].read();
+  EXPECT_TRUE(calls[2].has_text);
+  calls[1].context.TryCancel();
+  calls[2].context.TryCancel();
+  Client client = daemon.client();
+  EXPECT_TRUE(client.generate(make_request("off", 4), {}).ok());
+  for (Call* const each : {&calls[0], &calls[1], &calls[2]}) (void)each->reader->Finish();
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 
