@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/host/daemon/daemon_rig.h"
@@ -144,6 +146,52 @@ TEST(DaemonLife, drain_limit_cuts_with_a_reason) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
   EXPECT_NE(status.error_message().find("drain limit"), std::string::npos);
   EXPECT_EQ(daemon.wait(), 4) << daemon.output();
+}
+
+TEST(DaemonLife, of_a_hundred_streams_each_ends_or_is_told_why_by_the_limit) {
+  constexpr size_t kStreams = 100;
+  for (const int seconds : {600, 1}) {
+    const bool is_cut = seconds == 1;
+    Daemon daemon;
+    daemon.write_config("", SPECD_PLUGINS, "drain_seconds: " + std::to_string(seconds) + "\n");
+    ASSERT_TRUE(daemon.start()) << daemon.output();
+    const auto plain = daemon.client().generate(make_request("off", 24), {});
+    ASSERT_TRUE(plain.ok());
+    std::atomic<size_t> n_begun{0}, n_complete{0};
+    std::vector<std::jthread> streams;
+    for (size_t i = 0; i < kStreams; ++i) {
+      streams.emplace_back([&, i] {
+        const bool is_long = is_cut && i % 2 == 0;
+        bool has_begun = false;
+        const auto ended = daemon.client().generate(
+            make_request(i % 4 < 2 ? "off" : "lookup", is_long ? 1900 : 24),
+            [&](const v1::GenerateResponse&) {
+              n_begun += std::exchange(has_begun, true) ? 0 : 1;
+            });
+        if (ended.ok()) {
+          EXPECT_TRUE(is_long || ended.value().token_ids == plain.value().token_ids);
+          ++n_complete;
+        } else {
+          EXPECT_TRUE(is_cut) << ended.status().text();
+          EXPECT_EQ(ended.status().code(), Code::kUnavailable);
+          EXPECT_NE(ended.status().text().find("the drain limit of 1 s"), std::string::npos)
+              << ended.status().text();
+        }
+      });
+    }
+    ASSERT_TRUE(eventually([&] { return n_begun == kStreams; }));
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(daemon.stop(), is_cut ? 4 : 0) << daemon.output();
+    const auto took = std::chrono::steady_clock::now() - start;
+    streams.clear();
+    if (is_cut) {
+      EXPECT_LT(n_complete, kStreams);
+      // The limit, what cut requests have to end, and what plugins have (host/README.md).
+      EXPECT_LT(took, std::chrono::seconds(1 + 5 + 15));
+    } else {
+      EXPECT_EQ(n_complete, kStreams);
+    }
+  }
 }
 
 TEST(DaemonLife, second_signal_stops_at_once) {
