@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -10,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/sanitizer.h"
 #include "tests/core/engine/beside_rig.h"
 
 namespace specd {
@@ -305,6 +308,44 @@ TEST_F(Beside, a_shadow_that_hangs_is_given_up_and_nobody_notices) {
   EXPECT_TRUE(has_event(EventKind::kQuarantined, "generation 2 is quarantined"));
   go_on();
   expect_versions("live 1");
+}
+
+// Only with SPECD_NIGHTLY and on an idle machine, since it measures: tokens per second beside such a shadow, relative to a
+// run just before without one, the median of 25.
+TEST_F(Beside, a_shadow_that_is_slow_or_hangs_costs_others_little_time) {
+  if (std::getenv("SPECD_NIGHTLY") == nullptr) GTEST_SKIP() << "SPECD_NIGHTLY is not set";
+  EngineOptions o = options("pico-target");
+  o.threads = 1;
+  const std::vector<Request> requests = all_requests("r", 60);
+  const auto seconds = [&] {
+    engine_->clear_prefix_cache();
+    const auto start = std::chrono::steady_clock::now();
+    (void)run_all(requests);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  RouteOptions hangs = hanging("r");
+  hangs.call_ms_max = 600'000;
+  for (const RouteOptions& candidate : {broken("r", "slow"), hangs}) {
+    start_with({lookup("r", 4)}, o);
+    stage(candidate);
+    (void)seconds();
+    std::vector<double> ratios;
+    for (int pair = 0; pair < 25; ++pair) {
+      const double alone = seconds();
+      shadow();
+      hang();
+      const double beside = seconds();
+      go_on();
+      share(0);
+      ratios.push_back(alone / beside);
+    }
+    std::sort(ratios.begin(), ratios.end());
+    std::printf("%s: tokens/s beside it %.3f of those without, quartiles %.3f and %.3f\n",
+                candidate.drafter.config["mode"].get<std::string>().c_str(), ratios[12], ratios[6],
+                ratios[18]);
+    EXPECT_GE(ratios[12], SPECD_HAS_SANITIZER ? 0 : 0.97);
+    EXPECT_FALSE(has_event(EventKind::kAborted, ""));
+  }
 }
 
 TEST_F(Beside, a_shadow_that_fails_is_aborted) {

@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -133,8 +135,11 @@ struct Loaded {
 // Prompts of 256 tokens with a period of 32, so that every call finds something. In the step, or on a thread of
 // the drafter, here or in its process: then with the way there and back.
 void propose_prompt_lookup(benchmark::State& state, Where where) {
-  static Loaded in_step(Where::kStep), guarded(Where::kThread), in_process(Where::kProcess);
-  Loaded& loaded = where == Where::kStep ? in_step : where == Where::kThread ? guarded : in_process;
+  // Each is made when it is measured, since a process must serve soon after it was started.
+  static std::array<std::unique_ptr<Loaded>, 3> made;
+  std::unique_ptr<Loaded>& here = made.at(static_cast<size_t>(where));
+  if (here == nullptr) here = std::make_unique<Loaded>(where);
+  Loaded& loaded = *here;
   if (!loaded.error.empty()) {
     state.SkipWithError(loaded.error.c_str());
     return;

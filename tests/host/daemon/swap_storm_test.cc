@@ -127,6 +127,20 @@ std::ostream& operator<<(std::ostream& out, const Held& held) {
              << held.processes << " processes";
 }
 
+// Between two messages with tokens of a stream.
+struct Gap {
+  steady_clock::time_point end;
+  double ms = 0;
+};
+
+double ms_between(steady_clock::time_point begin, steady_clock::time_point end) {
+  return std::chrono::duration<double, std::milli>(end - begin).count();
+}
+std::vector<double> ms_of(const std::vector<Gap>& gaps) {
+  std::vector<double> all;
+  for (const Gap& each : gaps) all.push_back(each.ms);
+  return all;
+}
 double quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   const auto at =
@@ -151,16 +165,16 @@ class SwapStorm : public testing::Test {
       plain_.push_back(tokens_of(request_of_kind(kind, kStreamTokens, "off"), nullptr));
   }
 
-  // Streams and arrivals while `meanwhile` runs. The gaps between messages with tokens of a stream, in milliseconds.
+  // Streams and arrivals while `meanwhile` runs.
   template <typename Fn>
-  std::vector<double> under_load(Fn&& meanwhile) {
+  std::vector<Gap> under_load(size_t n_streams, Fn&& meanwhile) {
     std::atomic<bool> over{false};
     std::mutex mutex;
-    std::vector<double> gaps;
+    std::vector<Gap> gaps;
     std::vector<std::thread> threads;
-    for (size_t s = 0; s < kStreams; ++s) {
+    for (size_t s = 0; s < n_streams; ++s) {
       threads.emplace_back([&, s] {
-        std::vector<double> own;
+        std::vector<Gap> own;
         for (size_t n = s; !over; ++n) expect_plain(n % kKinds, kStreamTokens, s % kRoutes, &own);
         const std::lock_guard lock(mutex);
         gaps.insert(gaps.end(), own.begin(), own.end());
@@ -243,7 +257,7 @@ class SwapStorm : public testing::Test {
   int n_versions_max_ = 0, n_attached_ = 0, n_dropped_ = 0, n_kept_ = 0;
 
  private:
-  std::vector<int32_t> tokens_of(const v1::GenerateRequest& request, std::vector<double>* gaps) {
+  std::vector<int32_t> tokens_of(const v1::GenerateRequest& request, std::vector<Gap>* gaps) {
     ++n_requests_;
     grpc::ClientContext context;
     const auto reader = v1::Inference::NewStub(channel_)->Generate(&context, request);
@@ -257,8 +271,7 @@ class SwapStorm : public testing::Test {
       const auto& ids = message.chunk().token_ids();
       if (ids.empty()) continue;
       const auto now = steady_clock::now();
-      if (gaps != nullptr && !tokens.empty())
-        gaps->push_back(std::chrono::duration<double, std::milli>(now - last).count());
+      if (gaps != nullptr && !tokens.empty()) gaps->push_back({now, ms_between(last, now)});
       last = now;
       tokens.insert(tokens.end(), ids.begin(), ids.end());
     }
@@ -268,7 +281,7 @@ class SwapStorm : public testing::Test {
     return tokens;
   }
 
-  void expect_plain(size_t kind, int32_t n_tokens, size_t route, std::vector<double>* gaps) {
+  void expect_plain(size_t kind, int32_t n_tokens, size_t route, std::vector<Gap>* gaps) {
     std::vector<int32_t> wanted = plain_[kind];
     wanted.resize(static_cast<size_t>(n_tokens));
     EXPECT_EQ(tokens_of(request_of_kind(kind, n_tokens, name_of(route)), gaps), wanted)
@@ -360,7 +373,7 @@ TEST_F(SwapStorm, strategies_change_under_load_and_no_request_notices) {
   const char* const wanted = std::getenv("SPECD_STORM_SECONDS");
   const milliseconds duration(wanted == nullptr ? 4000 : 1000 * std::atoi(wanted));
   const auto storm = [&](milliseconds time, size_t n_min) {
-    const std::vector<double> gaps = under_load([&] { swap_for(time, n_min); });
+    const std::vector<double> gaps = ms_of(under_load(kStreams, [&] { swap_for(time, n_min); }));
     come_to_rest();
     return gaps;
   };
@@ -373,7 +386,8 @@ TEST_F(SwapStorm, strategies_change_under_load_and_no_request_notices) {
     const uint64_t before = resident_bytes(daemon_.pid());
     std::vector<double> ratios;
     for (int pair = 0; pair < 3; ++pair) {
-      const std::vector<double> quiet = under_load([&] { std::this_thread::sleep_for(part); });
+      const std::vector<double> quiet =
+          ms_of(under_load(kStreams, [&] { std::this_thread::sleep_for(part); }));
       const std::vector<double> with_swaps = storm(duration / 3, 1);
       ratios.push_back(quantile(with_swaps, 0.99) / quantile(quiet, 0.99));
       std::printf(
@@ -404,6 +418,76 @@ TEST_F(SwapStorm, strategies_change_under_load_and_no_request_notices) {
   EXPECT_LE(n_versions_max_, static_cast<int>(1 + 3 * kRoutes + kStreams));
   EXPECT_EQ(daemon_.stop(), 0) << daemon_.output();
   EXPECT_EQ(daemon_.output().find("destroy() left"), std::string::npos) << daemon_.output();
+}
+
+// Only with SPECD_NIGHTLY, since it measures: eight streams, while one of their routes gets other versions.
+TEST_F(SwapStorm, what_an_apply_and_a_flip_take) {
+  if (std::getenv("SPECD_NIGHTLY") == nullptr) GTEST_SKIP() << "SPECD_NIGHTLY is not set";
+  using Window = std::pair<steady_clock::time_point, steady_clock::time_point>;
+  for (const size_t kind : {0, 4, 5}) {
+    std::vector<double> apply_ms, first_ms, stage_ms, promote_ms;
+    std::vector<Window> flips;
+    const std::vector<Gap> gaps = under_load(8, [&] {
+      for (int n = 0; n < 30; ++n) {
+        // A new version each time.
+        const std::string wanted = definition(
+            0, kStrategies[kind].keys + ", probation_seconds: " + std::to_string(60 + n));
+        v1::ApplyRouteRequest apply;
+        apply.set_definition(wanted);
+        const auto start = steady_clock::now();
+        EXPECT_TRUE(client_->apply_route(apply).ok());
+        const auto applied = steady_clock::now();
+        std::optional<steady_clock::time_point> first;
+        ++n_requests_;
+        EXPECT_TRUE(client_
+                        ->generate(request_of_kind(0, 1, name_of(0)),
+                                   [&](const v1::GenerateResponse& message) {
+                                     if (message.has_chunk() && !first) first = steady_clock::now();
+                                   })
+                        .ok());
+        apply_ms.push_back(ms_between(start, applied));
+        first_ms.push_back(ms_between(start, first.value_or(start)));
+        v1::StageRouteRequest stage;
+        stage.set_definition(definition(0, kStrategies[kind].keys + ", probation_seconds: 50"));
+        const auto before_stage = steady_clock::now();
+        EXPECT_TRUE(client_->stage_route(stage).ok());
+        stage_ms.push_back(ms_between(before_stage, steady_clock::now()));
+        std::this_thread::sleep_for(milliseconds(100));
+        v1::PromoteRouteRequest promote;
+        promote.set_name(name_of(0));
+        promote.set_running(v1::RUNNING_REQUESTS_ATTACH);
+        const auto flip = steady_clock::now();
+        EXPECT_TRUE(client_->promote_route(promote).ok());
+        flips.emplace_back(flip, steady_clock::now());
+        promote_ms.push_back(ms_between(flip, flips.back().second));
+        std::this_thread::sleep_for(milliseconds(200));
+      }
+    });
+    // The largest gap that reaches into the time of a flip; and into as long a time, 100 ms after it.
+    const auto stall = [&](const Window& window) {
+      double largest = 0;
+      for (const Gap& each : gaps) {
+        const auto begin = each.end - std::chrono::duration<double, std::milli>(each.ms);
+        if (begin < window.second && each.end > window.first) largest = std::max(largest, each.ms);
+      }
+      return largest;
+    };
+    std::vector<double> at_flip, otherwise;
+    for (const auto& [begin, end] : flips) {
+      at_flip.push_back(stall({begin, end}));
+      otherwise.push_back(stall({begin + milliseconds(100), end + milliseconds(100)}));
+    }
+    std::printf("ms, medians and largest, of \"%s\":\n", kStrategies[kind].keys.c_str());
+    for (const auto& [what, values] : {std::pair("ApplyRoute", apply_ms),
+                                       {"ApplyRoute and the first token on it", first_ms},
+                                       {"StageRoute", stage_ms},
+                                       {"PromoteRoute, with attach", promote_ms},
+                                       {"largest gap of a stream at a flip", at_flip},
+                                       {"the same without one", otherwise}})
+      std::printf("  %-38s %7.2f %7.2f\n", what, quantile(values, 0.5), quantile(values, 1));
+  }
+  come_to_rest();
+  expect_balanced_books();
 }
 
 }  // namespace

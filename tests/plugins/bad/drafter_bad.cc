@@ -41,7 +41,7 @@ constexpr const char* kModes[] = {
     "update_fails",        // update() returns SPECD_E_INTERNAL
     "garbage",             // random numbers everywhere
     "wrong",               // well-formed but almost never right: token 0 everywhere
-    "slow",                // proposes correctly, after 50 ms
+    "slow",                // proposes correctly, after 50 ms of computing
     "hangs",               // propose() does not return while the file `while` is there
     "q_good",              // the same probability for all tokens, as drawn     (bad_q)
     "q_unset",             // no tensor                                         (bad_q)
@@ -196,7 +196,10 @@ specd_status propose(specd_drafter* d, const specd_propose_args* args) noexcept 
         }
       }
     }
-    if (mode == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const auto start = std::chrono::steady_clock::now();
+    while (mode == "slow" &&
+           std::chrono::steady_clock::now() - start < std::chrono::milliseconds(50)) {
+    }
     // stat() is what a confined process may still do.
     struct stat unused {};
     while (mode == "hangs" && stat(bad.wait_file.c_str(), &unused) == 0)
