@@ -13,6 +13,9 @@ set(specd_asan_targets
 # TSan: code that starts or shares threads. Of host only serve, because gRPC is not built for TSan.
 set(specd_tsan_targets core_base_test core_device_test core_engine_test core_plugin_test core_ranks_test core_services_test core_text_test
   kernels_test specd_session_test suffix_test)
+if(SPECD_FAILPOINTS)
+  list(APPEND specd_asan_targets core_failpoints_test)
+endif()
 
 # Tests of these targets that only --all runs under the sanitizer: long computations without
 # untrusted input (ASan), or tests that differ from others only in what one thread computes (TSan).

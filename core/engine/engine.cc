@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/failpoint.h"
 #include "core/base/run_within.h"
 #include "core/engine/impl.h"
 #include "core/engine/options.h"
@@ -18,6 +19,7 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
                                                const ProgressFn& progress) {
+  SPECD_OK_OR_RETURN(set_failpoints_of_environment());
   SPECD_OK_OR_RETURN(check_limits(options));
   std::unique_ptr<Engine> engine(new Engine());
   engine->impl_ = std::make_unique<Impl>(options);

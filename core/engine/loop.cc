@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/failpoint.h"
 #include "core/base/log.h"
 #include "core/base/thread.h"
 
@@ -72,6 +73,7 @@ bool Loop::turn() {
 }
 
 Status Loop::step() {
+  SPECD_FAILPOINT(kStepBegin);
   batch_.start_followers();
   const StepPlan plan = batch_.plan();
   SPECD_OK_OR_RETURN(batch_.carry_out(plan));

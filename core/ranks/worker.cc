@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <limits>
 #include <numeric>
 #include <string>
 
 #include "core/base/clock.h"
+#include "core/base/failpoint.h"
 
 namespace specd {
 namespace {
@@ -184,6 +187,8 @@ bool Worker::submit(const Columns& columns, std::span<StreamPart* const> parts, 
     inputs_.download(pick.source);
   }
   model_.forward(columns.rows, kv_);
+  if (columns.draws.n > 0 && device_.is_host() && SPECD_FAILS(kStepLogits, EDOM))
+    std::fill_n(model_.logits(), vocab, std::numeric_limits<float>::quiet_NaN());
   if (columns.top.n > 0) {
     ops.top_k(stream, {.logits = model_.logits(),
                        .token = columns.top.device,

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/failpoint.h"
 #include "core/base/log.h"
 #include "core/base/quote.h"
 #include "core/base/thread.h"
@@ -200,7 +201,7 @@ void Listener::accept_one() try {
   const bool has_pair =
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair.data()) == 0;
   FileDescriptor ours(pair[0]), theirs(pair[1]), client;
-  if (has_pair) client = socket_.accept();
+  if (has_pair && !SPECD_FAILS(kSocketAccept, EMFILE)) client = socket_.accept();
   if (client.get() < 0) {
     const bool is_shortage =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/bad_alloc.h"
+#include "core/base/failpoint.h"
 #include "core/base/log.h"
 #include "core/base/run_within.h"
 #include "core/base/thread.h"
@@ -275,6 +276,7 @@ void RouteBoard::retire(Retiring& next, bool is_last) {
   bool is_late = false;
   {
     const MutexLock control(control_);
+    SPECD_FAILPOINT(kRouteRetire);
     if (is_last) {
       // ~RouteBoard() waits for this, so it needs no limit.
       wait_for_late_works();

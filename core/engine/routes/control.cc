@@ -6,6 +6,7 @@
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "core/base/failpoint.h"
 #include "core/base/log.h"
 #include "core/base/quote.h"
 #include "core/base/to_size.h"
@@ -464,6 +465,7 @@ Result<RouteChange> RouteControl::commit(Plan plan, const ChangeOptions& how) {
     take_back();
     throw;
   }
+  SPECD_FAILPOINT(kRouteFlipped);
   generation_ = std::max(generation_, event.generation);
   changed_.notify_all();
   log(LogLevel::kInfo, event.text);
@@ -473,6 +475,7 @@ Result<RouteChange> RouteControl::commit(Plan plan, const ChangeOptions& how) {
 }
 
 Status RouteControl::flip(Plan& plan, const ChangeOptions& how, RouteChange& done) {
+  if (SPECD_FAILS(kRouteFlip, ETIMEDOUT)) return no_boundary();
   if (!plan.at_boundary && how.running == RunningRequests::kKeep) {
     board_.publish(std::move(plan.table));
     return Status();

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/failpoint.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/quote.h"
@@ -100,9 +101,11 @@ Status LineFile::append(const std::string& line) {
   if (has_rest_ && ftruncate(file_.get(), static_cast<off_t>(n_bytes_)) != 0)
     return failed("truncate");
   has_rest_ = true;
-  if (!write_all(file_.get(), line, n_bytes_) || fdatasync(file_.get()) != 0) {
+  if (SPECD_FAILS(kJournalWrite, ENOSPC) || !write_all(file_.get(), line, n_bytes_) ||
+      SPECD_FAILS(kJournalSync, EIO) || fdatasync(file_.get()) != 0) {
     Status status = failed("write");
-    has_rest_ = ftruncate(file_.get(), static_cast<off_t>(n_bytes_)) != 0;
+    has_rest_ = SPECD_FAILS(kJournalTruncate, EIO) ||
+                ftruncate(file_.get(), static_cast<off_t>(n_bytes_)) != 0;
     return status;
   }
   has_rest_ = false;
@@ -121,17 +124,22 @@ Status LineFile::replace(const std::string& lines, bool keeps_old) {
     (void)unlinkat(folder, fresh.c_str(), 0);
     return status;
   };
-  if (!write_all(file.get(), lines, 0) || fsync(file.get()) != 0) {
+  if (SPECD_FAILS(kJournalReplace, ENOSPC) || !write_all(file.get(), lines, 0) ||
+      fsync(file.get()) != 0) {
     return undo("write the new file beside it");
   }
   if (keeps_old && linkat(folder, name.c_str(), folder, old.c_str(), 0) != 0) {
     log(LogLevel::kWarn, quote(path_, 400) + ": no copy of it is kept: " + std::strerror(errno));
   }
-  if (renameat(folder, fresh.c_str(), folder, name.c_str()) != 0) return undo("replace");
+  if (SPECD_FAILS(kJournalRename, EIO) ||
+      renameat(folder, fresh.c_str(), folder, name.c_str()) != 0)
+    return undo("replace");
   file_ = std::move(file);
   n_bytes_ = lines.size();
   has_rest_ = false;
-  return fsync(folder) == 0 ? Status() : failed("sync the folder of");
+  if (SPECD_FAILS(kJournalSyncFolder, EIO) || fsync(folder) != 0)
+    return failed("sync the folder of");
+  return Status();
 }
 
 }  // namespace specd

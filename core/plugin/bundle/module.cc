@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/base/bad_alloc.h"
+#include "core/base/failpoint.h"
 #include "core/base/last_words.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
@@ -191,13 +192,15 @@ Result<std::string> copy_to_cache(const LoadRequest& request) {
                                    O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500));
   if (copy.get() < 0) return io_error(request.cache_directory + "/" + part.name, "open");
   part.is_there = true;
+  if (SPECD_FAILS(kPluginCopy, ENOSPC)) return io_error(path, "write");
   const auto put = [&](std::span<const std::byte> piece) {
     return write_all(copy.get(), piece, path);
   };
   SPECD_OK_OR_RETURN(check_hash(source, kLibraryBytesMax, request.library_path, sha256, put));
   SPECD_OK_OR_RETURN(inspect(copy.get(), request.library_path));
   if (fchmod(copy.get(), 0500) != 0) return io_error(path, "fchmod");
-  if (renameat(cache.get(), part.name.c_str(), cache.get(), name.c_str()) != 0)
+  if (SPECD_FAILS(kPluginRename, EIO) ||
+      renameat(cache.get(), part.name.c_str(), cache.get(), name.c_str()) != 0)
     return io_error(path, "rename");
   part.is_there = false;
   return path;

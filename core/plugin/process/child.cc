@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/failpoint.h"
 
 namespace specd {
 namespace {
@@ -85,10 +86,13 @@ Result<std::unique_ptr<DrafterChild>> DrafterChild::start(const std::string& pro
   std::string shown = plugin;
   std::array<char*, 4> arguments{name.data(), parent.data(), shown.data(), nullptr};
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, program.c_str(), &spawn.files, &spawn.attributes,
-                                arguments.data(), environ);
+  const int error = SPECD_FAILS(kProcessStart, EAGAIN)
+                        ? errno
+                        : posix_spawn(&pid, program.c_str(), &spawn.files, &spawn.attributes,
+                                      arguments.data(), environ);
   if (error != 0) return failed("posix_spawn", error);
-  FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  FileDescriptor process(
+      SPECD_FAILS(kProcessWatch, EMFILE) ? -1 : static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (process.get() < 0) {
     const int its = errno;
     (void)::kill(pid, SIGKILL);
@@ -178,6 +182,8 @@ Result<Json> DrafterChild::ask(const Json& question, int descriptor, uint64_t un
   };
   if (const Status sent = socket_.send(question, until_ns, descriptor); !sent.ok())
     return has_ended() ? has_died() : give_up(sent);
+  if (SPECD_FAILS(kProcessAnswer, EIO))
+    return give_up(Status(Code::kDataLoss, "it has sent what is no message"));
   while (true) {
     auto answer = next_answer();
     if (!answer.ok()) return ends_soon(answer.status()) ? has_died() : give_up(answer.status());

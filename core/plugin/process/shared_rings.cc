@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "core/base/failpoint.h"
+
 namespace specd {
 namespace {
 
@@ -32,7 +34,7 @@ Result<std::unique_ptr<SharedRings>> SharedRings::make(size_t request_capacity,
                                                        size_t reply_capacity) {
   std::unique_ptr<SharedRings> made(new SharedRings(request_capacity, reply_capacity));
   made->file_ = FileDescriptor(memfd_create("specd-drafter", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (made->file_.get() < 0) return no_memory("memfd_create");
+  if (SPECD_FAILS(kProcessRings, ENFILE) || made->file_.get() < 0) return no_memory("memfd_create");
   if (ftruncate(made->file_.get(), static_cast<off_t>(made->bytes())) != 0)
     return no_memory("ftruncate");
   if (fcntl(made->file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
