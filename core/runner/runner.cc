@@ -230,7 +230,8 @@ Status Runner::serve(const Json& question, FileDescriptor descriptor) {
                              static_cast<size_t>(replies)));
   rings->close_file();
   serving_->start(*drafter_,
-                  shape_of(*drafter_, order_.target.vocab_size, order_.target.hidden_size),
+                  shape_of(drafter_->caps(), drafter_->grant(), order_.target.vocab_size,
+                           order_.target.hidden_size),
                   std::move(rings), is_shadow);
   return Status();
 }

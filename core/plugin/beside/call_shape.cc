@@ -13,9 +13,8 @@ constexpr uint64_t kRowBytes = uint64_t{4} << 20;
 
 }  // namespace
 
-CallShape shape_of(const Drafter& drafter, uint32_t vocab_size, uint32_t hidden_size) {
-  const specd_drafter_caps& caps = drafter.caps();
-  const specd_drafter_grant& grant = drafter.grant();
+CallShape shape_of(const specd_drafter_caps& caps, const specd_drafter_grant& grant,
+                   uint32_t vocab_size, uint32_t hidden_size) {
   const bool reads_hidden = (grant.needs & SPECD_NEED_HIDDEN) != 0;
   return {.max_batch = grant.max_batch,
           .node_capacity = grant.max_nodes,
@@ -27,10 +26,10 @@ CallShape shape_of(const Drafter& drafter, uint32_t vocab_size, uint32_t hidden_
           .sends_flags = (grant.needs & SPECD_NEED_PROBES) != 0};
 }
 
-uint32_t rows_max_of(const Drafter& drafter, const CallShape& shape) {
+uint32_t rows_max_of(const specd_drafter_grant& grant, const CallShape& shape) {
   const uint64_t words = 4 + uint64_t{shape.n_taps} * shape.hidden_size;
   const uint64_t most = std::max<uint64_t>(kRowBytes / (words * sizeof(int32_t)), 1);
-  return static_cast<uint32_t>(std::min<uint64_t>(most, drafter.grant().max_rows));
+  return static_cast<uint32_t>(std::min<uint64_t>(most, grant.max_rows));
 }
 
 size_t request_capacity(const CallShape& shape, uint32_t rows_max, uint32_t max_positions) {
@@ -49,6 +48,10 @@ size_t reply_capacity(const CallShape& shape) {
                           .n_seqs = shape.max_batch,
                           .text_bytes = static_cast<uint32_t>(kReplyTextMax)};
   return 2 * ring_capacity(ReplyLayout(propose, shape).bytes);
+}
+
+uint64_t rings_bytes(const CallShape& shape, uint32_t rows_max, uint32_t max_positions) {
+  return rings_bytes(request_capacity(shape, rows_max, max_positions), reply_capacity(shape));
 }
 
 }  // namespace specd

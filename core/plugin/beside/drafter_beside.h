@@ -17,6 +17,8 @@ struct BesideTerms {
   ClientLimits limits;                            // of a shadow: no wait_ns
   OnCalled on_called;                             // not used by a shadow
   std::atomic<uint64_t>* hidden_bytes = nullptr;  // of hidden states that were copied; may be null
+  std::atomic<uint64_t>* ring_bytes =
+      nullptr;  // that the rings hold now; may be null, must outlive them
 };
 
 class DrafterBeside {

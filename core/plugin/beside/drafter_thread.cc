@@ -19,10 +19,11 @@ DrafterThread::Block::Block(size_t n)
 
 DrafterThread::DrafterThread(Drafter& drafter, const BesideTerms& terms,
                              std::unique_ptr<CpuDevice> cpu, ShadowObserver* observer)
-    : shape_(shape_of(drafter, terms.vocab_size, terms.hidden_size)),
-      rows_max_(rows_max_of(drafter, shape_)),
+    : shape_(shape_of(drafter.caps(), drafter.grant(), terms.vocab_size, terms.hidden_size)),
+      rows_max_(rows_max_of(drafter.grant(), shape_)),
       requests_(request_capacity(shape_, rows_max_, terms.max_positions)),
       replies_(reply_capacity(shape_)),
+      counted_(terms.ring_bytes, requests_.capacity, replies_.capacity),
       cpu_(std::move(cpu)),
       lane_{*cpu_},
       reply_writer_(replies_.header(), replies_.capacity),

@@ -49,6 +49,7 @@ class DrafterThread final : public DrafterBeside {
   const CallShape shape_;
   const uint32_t rows_max_;
   Block requests_, replies_;
+  const CountedRings counted_;
   const std::unique_ptr<CpuDevice> cpu_;
   ServiceLane lane_;
   RingWriter reply_writer_;

@@ -28,6 +28,11 @@ void ring_bell(RingHeader& header);
 // The smallest capacity in which every message of at most `bytes` finds room in an empty ring.
 size_t ring_capacity(size_t bytes);
 
+// Bytes of two rings with their headers.
+constexpr size_t rings_bytes(size_t request_capacity, size_t reply_capacity) {
+  return 2 * sizeof(RingHeader) + request_capacity + reply_capacity;
+}
+
 class RingWriter {
  public:
   // capacity: bytes behind the header, a power of two. REQUIRES a new header.

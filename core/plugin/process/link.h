@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/plugin/beside/call_shape.h"
 #include "core/plugin/beside/client.h"
 #include "core/plugin/process/child.h"
 #include "core/plugin/process/shared_rings.h"
@@ -14,6 +16,7 @@ namespace specd {
 
 struct ProcessLink {
   std::unique_ptr<SharedRings> rings;
+  std::optional<CountedRings> counted;
   std::shared_ptr<DrafterChild> child;
   std::atomic<bool> is_gone{false};  // the process has ended
   std::unique_ptr<RingReader> replies;

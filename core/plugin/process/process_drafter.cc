@@ -158,12 +158,12 @@ void ProcessDrafter::count(CallKind kind, const Status& status, uint64_t took_ns
 Result<std::unique_ptr<DrafterBeside>> ProcessDrafter::serve(const BesideTerms& terms,
                                                              ShadowObserver* observer,
                                                              ProcessKeeper::Hooks hooks) {
-  const CallShape shape = shape_of(*this, terms.vocab_size, terms.hidden_size);
+  const CallShape shape = shape_of(caps_, grant_, terms.vocab_size, terms.hidden_size);
   const bool is_shadow = observer != nullptr;
   const OnCalled on_answered = [this](CallKind kind, const Status& status, uint64_t took_ns) {
     count(kind, status, took_ns);
   };
-  const uint32_t rows_max = rows_max_of(*this, shape);
+  const uint32_t rows_max = rows_max_of(grant_, shape);
   auto beside = std::make_unique<ProcessBeside>(
       *keeper_, rows_max,
       ShadowReportLimits{.max_batch = shape.max_batch,
@@ -173,6 +173,7 @@ Result<std::unique_ptr<DrafterBeside>> ProcessDrafter::serve(const BesideTerms& 
   const auto connect = [=, name = owner_->label](std::unique_ptr<SharedRings> rings,
                                                  std::shared_ptr<DrafterChild> child) {
     auto link = std::make_unique<ProcessLink>();
+    link->counted.emplace(terms.ring_bytes, rings->request_capacity, rings->reply_capacity);
     link->rings = std::move(rings);
     link->child = std::move(child);
     link->replies =

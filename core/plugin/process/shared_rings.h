@@ -34,7 +34,7 @@ class SharedRings {
  private:
   SharedRings(size_t requests, size_t replies)
       : request_capacity(requests), reply_capacity(replies) {}
-  size_t bytes() const { return 2 * sizeof(RingHeader) + request_capacity + reply_capacity; }
+  size_t bytes() const { return rings_bytes(request_capacity, reply_capacity); }
   Status map_file();
 
   FileDescriptor file_;

@@ -352,5 +352,27 @@ TEST(DrafterThread, a_shadow_that_does_not_keep_up_misses_proposals_first) {
   EXPECT_LT(std::count(recording.log[1].begin(), recording.log[1].end(), '\n'), 4000);
 }
 
+TEST(DrafterThread, its_rings_are_counted_while_it_lives) {
+  RecordingDrafter plugin;
+  const std::unique_ptr<Drafter> drafter = plugin.make(false, false);
+  std::atomic<uint64_t> bytes{0};
+  const BesideTerms terms{.vocab_size = 1000,
+                          .hidden_size = kHidden,
+                          .max_positions = 1000,
+                          .limits = {.wait_ns = kSecondNs, .hang_ns = kSecondNs},
+                          .on_called = [](CallKind, const Status&, uint64_t) {},
+                          .ring_bytes = &bytes};
+  const CallShape shape = shape_of(drafter->caps(), drafter->grant(), 1000, kHidden);
+  const uint64_t planned = rings_bytes(shape, rows_max_of(drafter->grant(), shape), 1000);
+  for (int i = 0; i < 2; ++i) {
+    auto thread =
+        DrafterThread::start(*drafter, terms, CpuDevice::create("scalar", 1).value(), nullptr);
+    ASSERT_TRUE(thread.ok());
+    EXPECT_EQ(bytes, planned);
+    thread.value().reset();
+    EXPECT_EQ(bytes, 0u);
+  }
+}
+
 }  // namespace
 }  // namespace specd
