@@ -245,7 +245,8 @@ struct MemoryLine {
 // What becomes of requests that wait or run with another version of the route than the one that a change
 // gives to new requests: they keep theirs, attach to that one, or go on without drafts (drop). A request that
 // would attach keeps its version when the new drafter cannot begin in the middle of its text, or when the new
-// version promises less about texts. One that is just being admitted is not reached.
+// version promises less about texts. One that is just being admitted is not reached. With Replace::kStopFirst they
+// cannot keep the version that stops: they go on without drafts, those that are just being admitted, too.
 enum class RunningRequests { kKeep, kAttach, kDrop };
 
 // What a candidate gets.
@@ -263,7 +264,9 @@ struct ChangeOptions {
   // staged or deleted.
   uint64_t generation = 0;
   RunningRequests running = RunningRequests::kKeep;  // not for staging and traffic
-  bool dry_run = false;  // makes all checks, and the pair, and changes nothing
+  // Makes all checks, and the pair, and changes nothing. When the version before would stop first there may be no
+  // room for the pair, so it is not made.
+  bool dry_run = false;
 };
 
 // What a change of routes did, or would do.
@@ -273,6 +276,9 @@ struct RouteChange {
   uint64_t generation = 0;
   bool unchanged = false;         // it was so already
   uint64_t memory_bytes_max = 0;  // that the version's drafter may hold; 0 = there is no version
+  // What is taken at most while the change is made, in the memory that then has least left, and what that has: by
+  // plan, so with all that every drafter may hold.
+  uint64_t memory_peak_bytes = 0, memory_limit_bytes = 0;
   // Requests with other versions of the route that got this one, that went on without drafts, and that
   // kept theirs. Counted with dry_run, and where they could not only keep it.
   int32_t n_attached = 0, n_dropped = 0, n_kept = 0;

@@ -62,7 +62,7 @@ class Planner {
         fixed_(column_bytes(n_ranks_of(options))) {
     for (uint64_t& bytes : fixed_) bytes += device.scratch_bytes();
     for (const DrafterLimit& limit : limits) {
-      if (limit.is_with_models) fixed_.front() += limit.bytes;
+      fixed_.front() += bytes_in({.has_models = true, .is_host = device.is_host()}, limit);
     }
     for (const RankMemory& each : memories) limits_.push_back({nullptr, each});
     for (int32_t rank = 0; options.rank_bytes_max > 0 && rank < n_ranks_of(options); ++rank) {
@@ -273,6 +273,55 @@ std::string drafter_line(const std::string& route, RouteState state, const std::
          what + ")";
 }
 
+std::string rings_line(const std::string& route, RouteState state, const std::string& elsewhere) {
+  const std::string what =
+      state == RouteState::kLive ? "" : std::string(" (") + route_state_name(state) + ")";
+  return "calls beside the step of route " + route + (elsewhere.empty() ? "" : " on " + elsewhere) +
+         what;
+}
+
+uint64_t bytes_in(const RouteMemory& memory, const DrafterLimit& limit) {
+  const bool has_drafter = limit.is_with_models ? memory.has_models : memory.is_host;
+  return (has_drafter ? limit.bytes : 0) + (memory.is_host ? limit.ring_bytes : 0);
+}
+
+std::vector<RouteMemory> memories_of_routes(const EngineOptions& options, const MemoryPlan& plan,
+                                            bool models_on_host,
+                                            std::span<const RankMemory> memories,
+                                            std::span<const DrafterLimit> limits) {
+  std::vector<RouteMemory> all;
+  for (const RankMemory& each : memories) {
+    if (std::find(each.ranks.begin(), each.ranks.end(), 0) == each.ranks.end()) continue;
+    RouteMemory memory{
+        .name = each.name, .has_models = true, .is_host = models_on_host, .bytes = each.bytes};
+    for (const MemoryPlan::Line& line : plan.lines) {
+      if (!line.elsewhere.empty()) continue;
+      for (const int32_t rank : each.ranks) memory.taken += line.bytes[to_size(rank)];
+    }
+    all.push_back(std::move(memory));
+  }
+  if (options.rank_bytes_max > 0) {
+    RouteMemory memory{.name = "rank 0",
+                       .key = "engine.rank_bytes_max",
+                       .has_models = true,
+                       .is_host = models_on_host,
+                       .bytes = options.rank_bytes_max};
+    for (const MemoryPlan::Line& line : plan.lines)
+      memory.taken += line.elsewhere.empty() ? line.bytes.front() : 0;
+    all.push_back(std::move(memory));
+  }
+  if (!models_on_host) {
+    RouteMemory memory{.name = "cpu", .is_host = true, .bytes = host_memory().bytes};
+    for (const MemoryPlan::Line& line : plan.lines)
+      memory.taken += line.elsewhere == memory.name ? line.bytes.front() : 0;
+    all.push_back(std::move(memory));
+  }
+  for (RouteMemory& memory : all) {
+    for (const DrafterLimit& limit : limits) memory.taken -= bytes_in(memory, limit);
+  }
+  return all;
+}
+
 RankMemory memory_of_all(const EngineOptions& options, const Device& device) {
   RankMemory memory{device.name(), device.total_bytes(), {}};
   for (int32_t rank = 0; rank < n_ranks_of(options); ++rank) memory.ranks.push_back(rank);
@@ -386,6 +435,12 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     const std::string elsewhere = limit.is_with_models ? "" : "cpu";
     plan.lines.push_back(
         {drafter_line(limit.route, RouteState::kLive, elsewhere), std::move(bytes), elsewhere});
+    if (limit.ring_bytes == 0) continue;
+    Bytes rings(n_ranks);
+    rings.front() = limit.ring_bytes;
+    const std::string place = device.is_host() ? "" : "cpu";
+    plan.lines.push_back(
+        {rings_line(limit.route, RouteState::kLive, place), std::move(rings), place});
   }
   SPECD_OK_OR_RETURN(planner.check(all, plan));
   for (size_t i = 0; i < drafts.size(); ++i) {

@@ -48,5 +48,24 @@ std::string kv_line(const std::string& draft, int32_t n_pages);
 std::string name_with_place(const DraftModel& draft);
 // What the line of a drafter's limit says. `elsewhere`: "cpu" when that is not the models' device, else empty.
 std::string drafter_line(const std::string& route, RouteState state, const std::string& elsewhere);
+// The same of the rings of a drafter that works beside the step.
+std::string rings_line(const std::string& route, RouteState state, const std::string& elsewhere);
+
+// A memory that the versions of routes share with everything else.
+struct RouteMemory {
+  std::string name = {};    // of the device or machine
+  std::string key = {};     // of the configuration, that limits it; empty = there is no more
+  bool has_models = false;  // it is that of the models' device
+  bool is_host = false;     // or the host's, or both
+  uint64_t bytes = 0;
+  uint64_t taken = 0;  // by what is not of routes
+};
+// What a drafter may take of it.
+uint64_t bytes_in(const RouteMemory& memory, const DrafterLimit& limit);
+// `memories`: as plan_memory() had them, `limits` too, for its `plan`.
+std::vector<RouteMemory> memories_of_routes(const EngineOptions& options, const MemoryPlan& plan,
+                                            bool models_on_host,
+                                            std::span<const RankMemory> memories,
+                                            std::span<const DrafterLimit> limits);
 
 }  // namespace specd

@@ -216,7 +216,7 @@ void add_routes(Families& families, const RouteReport& off,
 
   const auto by_call = [&](const char* name, const char* help, auto&& value) {
     families.each(name, help, routes, [&](const RouteReport& route, auto& series) {
-      if (route.state == RouteState::kRefused) return;
+      if (!has_pair(route.state)) return;
       const auto one = [&](const PluginUse& plugin, const char* call, const CallCounts& counts) {
         series.push_back(Families::number(
             {{"route", route.name()}, {"plugin", plugin.plugin}, {"call", call}}, value(counts)));

@@ -51,6 +51,7 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   // A plugin whose call is late knows the device: while this may fail, it stays where it is.
   auto& [checked, devices, memories] = opened_;
   SPECD_TRY(plan, plan_memory(options, wanted, checked, *device, memories, limits));
+  route_memories = memories_of_routes(options, plan, device->is_host(), memories, limits);
   if (options.process != nullptr) SPECD_OK_OR_RETURN(options.process->impl_->share(checked));
 
   logits_rows_max = target_logits_rows(options);

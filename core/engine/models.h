@@ -35,6 +35,7 @@ struct Models {
   std::unique_ptr<ModelService> drafts;
   std::unique_ptr<Worker> worker;
   MemoryPlan plan;
+  std::vector<RouteMemory> route_memories;
   std::vector<uint64_t> kv_bytes;      // of each rank
   std::vector<uint64_t> column_bytes;  // of each rank at first
   int32_t logits_rows_max = 0;         // of the target

@@ -264,8 +264,9 @@ struct PairCheck {
     status =
         create_route(route, *bench->registry, wanted, terms, bench->target.facts.info, is_late);
     if (status.ok()) {
-      status = device_name == "cpu" ? activate_route(route, terms, *bench->device, is_late)
-                                    : place(route, false, device_name).status();
+      status = device_name == "cpu"
+                   ? activate_route(route, terms, bench->target.facts.info, *bench->device, is_late)
+                   : place(route, false, device_name).status();
     }
     destroy_route(route, is_late);
   }

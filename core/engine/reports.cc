@@ -209,10 +209,14 @@ std::vector<MemoryLine> Engine::memory() const {
     if (device->scratch_bytes() > 0) add(scratch_line(device->name()), {device->scratch_bytes()});
   }
   for (const RouteReport& route : m.routes.board().report(m.batch->counters().running)) {
-    if (route.state == RouteState::kRefused) continue;
+    if (!has_pair(route.state)) continue;
     const bool is_elsewhere = !m.models.device->is_host() && !route.drafts_on_device;
     add(drafter_line(route.name(), route.state, is_elsewhere ? "cpu" : ""),
         {route.memory_bytes_max});
+    if (route.ring_bytes > 0) {
+      add(rings_line(route.name(), route.state, m.models.device->is_host() ? "" : "cpu"),
+          {route.ring_bytes});
+    }
   }
   return lines;
 }

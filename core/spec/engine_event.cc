@@ -6,6 +6,8 @@ const char* event_kind_name(EventKind kind) {
   switch (kind) {
     case EventKind::kApplied:
       return "applied";
+    case EventKind::kStopped:
+      return "stopped";
     case EventKind::kDeleted:
       return "deleted";
     case EventKind::kStaged:

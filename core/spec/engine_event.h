@@ -8,6 +8,7 @@ namespace specd {
 
 enum class EventKind {
   kApplied,      // a version is live, in place of the one before, if there was one
+  kStopped,      // a version has ended to make room for the next, or that could not be made
   kDeleted,      // the route is gone
   kStaged,       // a version is the candidate
   kTraffic,      // the candidate's share has changed, or whether it is a shadow

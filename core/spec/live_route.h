@@ -112,6 +112,8 @@ struct LiveRoute {
   uint64_t step_budget_ns = 0;                 // for a proposal, of a drafter beside the step
   BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
   std::vector<BundleInfo> part_bundles;        // and the drafter's parts
+  uint64_t beside_bytes = 0;  // that the rings of its calls take, when it works beside the step
+  std::atomic<uint64_t> ring_bytes{0};  // and take now
   std::unique_ptr<Drafter> drafter;
   std::unique_ptr<Verifier> verifier;
   std::unique_ptr<ShadowObserver> observer;  // of the thread, if the route is a shadow

@@ -76,6 +76,10 @@ const char* isolation_name(Isolation isolation) {
   return "unknown";
 }
 
+const char* replace_name(Replace replace) {
+  return replace == Replace::kOverlap ? "overlap" : "stop_first";
+}
+
 Json route_to_json(const RouteOptions& route) {
   Json json{{"name", route.name},
             {"guarantee", guarantee_name(route.guarantee)},
@@ -85,6 +89,7 @@ Json route_to_json(const RouteOptions& route) {
             {"call_ms_max", route.call_ms_max},
             {"isolation", isolation_name(route.isolation)},
             {"step_budget_us", route.step_budget_us},
+            {"replace", replace_name(route.replace)},
             {"probation_seconds", route.probation_seconds},
             {"drafter", use_to_json(route.drafter)},
             {"verifier", use_to_json(route.verifier)}};
@@ -123,6 +128,9 @@ Result<RouteOptions> route_from_json(const Json& json) {
                  isolation_name));
     } else if (key == "step_budget_us") {
       SPECD_OK_OR_RETURN(number(route.step_budget_us));
+    } else if (key == "replace") {
+      SPECD_TRY(route.replace,
+                one_of(json, "replace", {Replace::kOverlap, Replace::kStopFirst}, replace_name));
     } else if (key == "probation_seconds") {
       SPECD_OK_OR_RETURN(number(route.probation_seconds));
     } else if (key == "drafter") {

@@ -21,6 +21,13 @@ enum class Isolation {
 };
 const char* isolation_name(Isolation isolation);
 
+// What becomes of the version that a route has when another one is applied.
+enum class Replace {
+  kOverlap,  // it serves until the new one does, so that both hold memory meanwhile
+  kStopFirst,  // it ends before the new one is made; meanwhile the route's requests are decoded plainly
+};
+const char* replace_name(Replace replace);
+
 struct PluginUse {
   std::string plugin;   // "specd.drafter.prompt_lookup"
   std::string factory;  // may be empty when the plugin has only one of the kind
@@ -41,7 +48,8 @@ struct RouteOptions {
       false;  // while its drafts cost more time than they save (core/spec/benefit.h)
   int32_t call_ms_max = 5000;  // deadline of a drafter's call in a step; 0 = none
   Isolation isolation = Isolation::kNone;
-  int32_t step_budget_us = 20'000;  // see Isolation::kGuarded
+  int32_t step_budget_us = 20'000;      // see Isolation::kGuarded
+  Replace replace = Replace::kOverlap;  // when this definition is applied
   // After a promotion the version before is kept so long, to go back to: by hand, or because the new one's
   // breaker opens. 0 = it is not kept.
   int32_t probation_seconds = 60;

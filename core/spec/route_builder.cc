@@ -8,6 +8,7 @@
 #include "core/base/run_within.h"
 #include "core/base/to_size.h"
 #include "core/device/host_memory.h"
+#include "core/plugin/beside/call_shape.h"
 #include "core/plugin/beside/drafter_thread.h"
 #include "core/plugin/instance/caps.h"
 #include "core/plugin/process/process_drafter.h"
@@ -102,6 +103,35 @@ Status check_pair(PluginRegistry& registry, const RouteOptions& wanted, const Ro
   return Status();
 }
 
+uint32_t granted_nodes(const RouteOptions& wanted, const specd_drafter_caps& drafter,
+                       const specd_verifier_caps& verifier) {
+  const uint32_t nodes = std::min(drafter.max_nodes, static_cast<uint32_t>(wanted.draft_nodes_max));
+  return verifier.max_nodes == 0 ? nodes : std::min(nodes, verifier.max_nodes);
+}
+
+// In host memory.
+specd_drafter_grant grant_of(uint32_t nodes, const RouteTerms& terms,
+                             const specd_drafter_caps& drafter,
+                             const specd_verifier_caps& verifier) {
+  specd_drafter_grant grant{};
+  grant.struct_size = sizeof(grant);
+  grant.device_type = SPECD_DEV_CPU;
+  grant.max_nodes = nodes;
+  grant.max_depth = std::min(drafter.max_depth, nodes);
+  grant.max_batch = static_cast<uint32_t>(terms.max_sequences);
+  grant.max_rows = update_rows_max(drafter, grant.max_depth, terms);
+  grant.needs = drafter.needs;
+  if (needs_q(drafter, verifier)) grant.features = SPECD_FEATURE_Q;
+  grant.memory_bytes_max = quota_of(drafter, grant.max_batch);
+  return grant;
+}
+
+uint64_t beside_bytes(const specd_drafter_caps& caps, const specd_drafter_grant& grant,
+                      const specd_target_info& target) {
+  const CallShape shape = shape_of(caps, grant, target.vocab_size, target.hidden_size);
+  return rings_bytes(shape, rows_max_of(grant, shape), target.max_positions);
+}
+
 // For the process of a drafter.
 ProcessKeeper::Terms keeper_terms(const RouteOptions& wanted, const RouteTerms& terms,
                                   const specd_target_info& target) {
@@ -173,11 +203,14 @@ Result<DrafterLimit> drafter_limit(PluginRegistry& registry, const RouteOptions&
       registry.verifier_caps(verifier.plugin, verifier.factory, verifier.config, target, is_late)
           .in_field("verifier"));
   SPECD_OK_OR_RETURN(check_pair(registry, wanted, terms, target, caps, judges, is_late));
+  const specd_drafter_grant grant =
+      grant_of(granted_nodes(wanted, caps, judges), terms, caps, judges);
   const DrafterLimit limit{
       .route = wanted.name,
-      .bytes = quota_of(caps, to_size(terms.max_sequences)),
+      .bytes = grant.memory_bytes_max,
       .is_with_models =
-          device_is_host || drafts_on_device(caps, judges, wanted.isolation, device_is_host)};
+          device_is_host || drafts_on_device(caps, judges, wanted.isolation, device_is_host),
+      .ring_bytes = wanted.isolation == Isolation::kNone ? 0 : beside_bytes(caps, grant, target)};
   SPECD_OK_OR_RETURN(check_quota(caps, to_size(terms.max_sequences),
                                  limit.is_with_models ? device_bytes : host_memory().bytes,
                                  "plugin " + drafter.plugin)
@@ -209,9 +242,7 @@ Status create_route(LiveRoute& route, PluginRegistry& registry, const RouteOptio
 
   SPECD_OK_OR_RETURN(
       check_pair(registry, wanted, terms, target, caps, route.verifier->caps(), is_late));
-  uint32_t nodes = std::min(caps.max_nodes, static_cast<uint32_t>(wanted.draft_nodes_max));
-  if (const uint32_t most = route.verifier->caps().max_nodes; most != 0)
-    nodes = std::min(nodes, most);
+  const uint32_t nodes = granted_nodes(wanted, caps, route.verifier->caps());
   if (nodes < caps.max_nodes) {
     log(LogLevel::kInfo, "route " + wanted.name + ": the drafter may propose " +
                              std::to_string(caps.max_nodes) + " nodes, draft_nodes_max allows " +
@@ -254,30 +285,24 @@ Result<Placement> place(const LiveRoute& route, bool device_is_host,
   return placed;
 }
 
-Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
-                      const std::atomic<bool>& is_late) {
+Status activate_route(LiveRoute& route, const RouteTerms& terms, const specd_target_info& target,
+                      Device& device, const std::atomic<bool>& is_late) {
   const specd_drafter_caps& caps = route.drafter->caps();
   SPECD_TRY(const Placement placed, place(route, device.is_host(), device.name()));
   const bool on_device = placed.drafts_on_device;
   route.verifies_on_device = placed.verifies_on_device;
-  specd_drafter_grant grant{};
-  grant.struct_size = sizeof(grant);
-  grant.device_type = on_device ? SPECD_DEV_CUDA : SPECD_DEV_CPU;
+  specd_drafter_grant grant =
+      grant_of(static_cast<uint32_t>(route.draft_nodes_max), terms, caps, route.verifier->caps());
   if (on_device) {
+    grant.device_type = SPECD_DEV_CUDA;
     grant.device_index = device.index();
     grant.stream = device.native_stream();
   }
-  grant.max_nodes = static_cast<uint32_t>(route.draft_nodes_max);
-  grant.max_depth = std::min(caps.max_depth, grant.max_nodes);
-  grant.max_batch = static_cast<uint32_t>(terms.max_sequences);
-  grant.max_rows = update_rows_max(caps, grant.max_depth, terms);
-  grant.needs = caps.needs;
-  if (needs_q(caps, route.verifier->caps())) grant.features = SPECD_FEATURE_Q;
   SPECD_OK_OR_RETURN(check_quota(caps, grant.max_batch,
                                  on_device ? device.total_bytes() : host_memory().bytes,
                                  "plugin " + route.drafter_bundle.id)
                          .in_field("drafter"));
-  grant.memory_bytes_max = quota_of(caps, grant.max_batch);
+  route.beside_bytes = beside_bytes(caps, grant, target);
   route.counters.accepted_at = std::vector<std::atomic<uint64_t>>(grant.max_depth);
   SPECD_OK_OR_RETURN(check_in_time(is_late));
   SPECD_OK_OR_RETURN(route.drafter->activate(grant, is_late).in_field("drafter"));
@@ -353,7 +378,8 @@ Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice
       .on_called = [&route](
                        CallKind kind, const Status& status,
                        uint64_t took_ns) { route.called(drafter_call(kind), status, took_ns); },
-      .hidden_bytes = &route.counters.hidden_bytes};
+      .hidden_bytes = &route.counters.hidden_bytes,
+      .ring_bytes = &route.ring_bytes};
   route.observer = is_shadow ? std::make_unique<ShadowCounts>(route) : nullptr;
   if (route.isolation == Isolation::kProcess) {
     SPECD_TRY(route.beside, static_cast<ProcessDrafter&>(*route.drafter)

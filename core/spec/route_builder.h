@@ -53,6 +53,7 @@ struct DrafterLimit {
   std::string route = {};
   uint64_t bytes = 0;
   bool is_with_models = true;  // in the memory of the models' device, else in the host's
+  uint64_t ring_bytes = 0;     // in the host's, for its calls, if it works beside the step
 };
 // Loads the plugins and checks the pair. `device_bytes`: memory of the device. Errors as create_route(), but
 // for what create() itself says. [control]
@@ -68,8 +69,8 @@ Status start_beside(LiveRoute& route, const specd_target_info& target, CpuDevice
                     bool is_shadow);
 // Activates both instances, which may take their memory; then the route can serve. `device` is that
 // of the models. Errors as above. [control]
-Status activate_route(LiveRoute& route, const RouteTerms& terms, Device& device,
-                      const std::atomic<bool>& is_late);
+Status activate_route(LiveRoute& route, const RouteTerms& terms, const specd_target_info& target,
+                      Device& device, const std::atomic<bool>& is_late);
 // Ends the drafter's thread, if it has one, and deactivates and destroys the instances that there are.
 // [control]
 void destroy_route(LiveRoute& route, const std::atomic<bool>& is_late);

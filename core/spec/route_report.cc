@@ -22,6 +22,8 @@ const char* route_state_name(RouteState state) {
       return "retired";
     case RouteState::kQuarantined:
       return "quarantined";
+    case RouteState::kStopped:
+      return "stopped";
     case RouteState::kRefused:
       break;
   }

@@ -23,13 +23,20 @@ enum class RouteState {
   kDraining,     // was replaced, deleted or aborted, but requests run with it or the route keeps it
   kRetired,      // is destroyed
   kQuarantined,  // must not be called any more; its requests are decoded plainly
-  kRefused,      // could not be made at the start
+  // A route without a version: the last one ended to make room, and the next is not made yet or could not be. Its
+  // requests are decoded plainly.
+  kStopped,
+  kRefused,  // could not be made at the start
 };
 inline constexpr RouteState kLastRouteState = RouteState::kRefused;
 // Whether a request that names the route means this version; a route has at most one.
 constexpr bool stands_for_route(RouteState state) {
   return state == RouteState::kLive || state == RouteState::kRefused ||
-         state == RouteState::kQuarantined;
+         state == RouteState::kStopped || state == RouteState::kQuarantined;
+}
+// Whether there are instances of it.
+constexpr bool has_pair(RouteState state) {
+  return state != RouteState::kRefused && state != RouteState::kStopped;
 }
 const char* route_state_name(RouteState state);
 
@@ -81,7 +88,8 @@ struct RouteCounts {
 struct RouteReport {
   RouteOptions options = {};
   RouteState state = RouteState::kLive;
-  Status refused = {};  // why; its field is a key of the route: "drafter.config.max_nodes"
+  Status refused =
+      {};  // or stopped, why; its field is a key of the route: "drafter.config.max_nodes"
   bool is_default = false;
   int32_t share_percent = 0;                  // of a canary: of the new requests
   uint64_t generation = 0;                    // number of the change that made it; 1 = the start
@@ -90,6 +98,7 @@ struct RouteReport {
   int32_t draft_nodes_max = 0;                // granted
   uint64_t memory_bytes = 0;                  // held by the drafter now, through memory/1
   uint64_t memory_bytes_max = 0;              // limit from activation on
+  uint64_t ring_bytes = 0;                    // of its calls beside the step, now
   bool drafts_on_device = false;              // so its memory is there, else the host's
   // Does not draft now: more than disable_by_batch_size sequences run, or the drafter is suspended.
   bool suspended = false;

@@ -256,6 +256,8 @@ const Choices<Right> kRights{
     {"infer", Right::kInfer}, {"read", Right::kRead}, {"operate", Right::kOperate}};
 const Choices<Isolation> kIsolations{
     {"none", Isolation::kNone}, {"guarded", Isolation::kGuarded}, {"process", Isolation::kProcess}};
+const Choices<Replace> kReplaces{{"overlap", Replace::kOverlap},
+                                 {"stop_first", Replace::kStopFirst}};
 constexpr char kModelFolder[] =
     "a folder with config.json, the weights as safetensors and tokenizer.json";
 
@@ -503,6 +505,11 @@ Key keys_of_route(RouteOptions& o) {
           "in a process of its own, so that one that crashes costs no more than that, either"),
       integer("step_budget_us", o.step_budget_us, 1, EngineLimits::kStepBudgetUs,
               "with another isolation than `none`: how long a step waits for the drafts"),
+      choice(
+          "replace", o.replace, kReplaces,
+          "what becomes of the version that the route has when this one is applied: `overlap`, it "
+          "serves until this one does, so that both need memory meanwhile; `stop_first`, it ends "
+          "first, and until this one serves the route's requests are decoded without drafts"),
       integer("probation_seconds", o.probation_seconds, 0, EngineLimits::kProbationSeconds,
               "how long after a promotion the version before is kept, to go back to by hand or "
               "when the new drafter is suspended; 0 = it is not kept"),

@@ -40,6 +40,8 @@ void print_route_change(const std::string& name, const Response& done, const cha
     Json object{{"route", name}, {"generation", done.generation()}, {"change", told}};
     if (has_effect)
       object.update({{"memory_bytes_max", effect.memory_bytes_max()},
+                     {"memory_peak_bytes", effect.memory_peak_bytes()},
+                     {"memory_limit_bytes", effect.memory_limit_bytes()},
                      {"attached", effect.attached()},
                      {"dropped", effect.dropped()},
                      {"kept", effect.kept()}});
@@ -49,8 +51,10 @@ void print_route_change(const std::string& name, const Response& done, const cha
   std::vector<std::string> head{"route", "generation", "change"};
   std::vector<std::string> row{name, std::to_string(done.generation()), told};
   if (has_effect) {
-    head.insert(head.end(), {"memory limit", "attached", "dropped", "kept"});
+    head.insert(head.end(), {"memory limit", "peak", "of", "attached", "dropped", "kept"});
     row.push_back(bytes_text(effect.memory_bytes_max()));
+    row.push_back(bytes_text(effect.memory_peak_bytes()));
+    row.push_back(bytes_text(effect.memory_limit_bytes()));
     for (const int32_t n : {effect.attached(), effect.dropped(), effect.kept()})
       row.push_back(std::to_string(n));
   }

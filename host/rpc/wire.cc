@@ -293,6 +293,8 @@ Result<RunningRequests> running_from_wire(v1::RunningRequests running) {
 v1::RouteEffect effect_to_wire(const RouteChange& change) {
   v1::RouteEffect wire;
   wire.set_memory_bytes_max(change.memory_bytes_max);
+  wire.set_memory_peak_bytes(change.memory_peak_bytes);
+  wire.set_memory_limit_bytes(change.memory_limit_bytes);
   wire.set_attached(change.n_attached);
   wire.set_dropped(change.n_dropped);
   wire.set_kept(change.n_kept);

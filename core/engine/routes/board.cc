@@ -96,12 +96,24 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteS
                      .draft_nodes_max = route.draft_nodes_max,
                      .memory_bytes = route.drafter->memory_bytes(),
                      .memory_bytes_max = route.drafter->grant().memory_bytes_max,
+                     .ring_bytes = route.ring_bytes,
                      .drafts_on_device = route.drafter->grant().device_type != SPECD_DEV_CPU,
                      .suspended = route.suspended(n_running),
                      .counts = std::move(before),
                      .last_problem = route.last_problem.get()};
   add_counts(route, report.counts, true);
   return report;
+}
+
+VersionMemory memory_of(const LiveRoute& route, RouteState state) {
+  // A process has two sets of rings for a moment, when it is started again.
+  const bool is_beside = route.isolation != Isolation::kNone || route.ring_bytes > 0;
+  return {.limit = {.route = route.name,
+                    .bytes = route.drafter->grant().memory_bytes_max,
+                    .is_with_models = route.on_device(),
+                    .ring_bytes = is_beside ? route.beside_bytes : 0},
+          .what = "route " + route.name + ", generation " + std::to_string(route.generation) +
+                  " (" + route_state_name(state) + ")"};
 }
 
 }  // namespace
@@ -160,6 +172,7 @@ void RouteBoard::publish(RouteTable table) {
   {
     const MutexLock lock(mutex_);
     draining_.reserve(draining_.size() + leaving.size());  // nothing is half done without memory
+    std::erase_if(draining_, [&](const Draining& one) { return kept.contains(one.route); });
     std::move(leaving.begin(), leaving.end(), std::back_inserter(draining_));
     std::erase_if(past_, [&](const auto& past) { return !keys.contains(past.first); });
     table_.swap(next);
@@ -197,8 +210,10 @@ std::vector<RouteReport> RouteBoard::report(int32_t n_running) const {
   std::vector<RouteReport> reports;
   for (const auto& [name, entry] : *table_) {
     if (entry.live.has_value() && entry.live->route == nullptr) {
-      reports.push_back(
-          {.options = entry.live->options, .state = entry.live->state, .refused = entry.refused});
+      reports.push_back({.options = entry.live->options,
+                         .state = entry.live->state,
+                         .refused = entry.refused,
+                         .suspended = entry.live->state == RouteState::kStopped});
     }
     for (const RouteVersion* each : versions_of(entry)) {
       RouteCounts before;
@@ -220,40 +235,77 @@ std::vector<RouteReport> RouteBoard::report(int32_t n_running) const {
   return reports;
 }
 
+bool RouteBoard::is_draining(const std::string& name) const {
+  const MutexLock lock(mutex_);
+  return std::any_of(draining_.begin(), draining_.end(),
+                     [&](const Draining& one) { return one.options.name == name; });
+}
+
+std::vector<VersionMemory> RouteBoard::held() const {
+  const MutexLock lock(mutex_);
+  std::vector<VersionMemory> all = left_alone_;
+  for (const auto& [name, entry] : *table_) {
+    for (const RouteVersion* each : versions_of(entry))
+      all.push_back(memory_of(*each->route, each->state));
+  }
+  for (const Draining& old : draining_) all.push_back(memory_of(*old.route, RouteState::kDraining));
+  return all;
+}
+
 void RouteBoard::retire_loop() {
-  MutexLock lock(mutex_);
   while (true) {
-    while (!stopping_ && released_ == nullptr) changed_.wait(lock);
-    if (released_ == nullptr) return;
-    Retiring next;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && released_ == nullptr) changed_.wait(lock);
+      if (released_ == nullptr) return;
+    }
+    bool has_memory = true;
+    {
+      const MutexLock control(control_);
+      has_memory = retire_all();
+    }
+    if (has_memory) continue;
+    MutexLock lock(mutex_);
+    changed_.wait_until(lock, CondVar::Clock::now() + std::chrono::milliseconds(100));
+  }
+}
+
+void RouteBoard::retire_released() { (void)retire_all(); }
+
+bool RouteBoard::retire_all() {
+  while (true) {
+    std::optional<Retiring> next;
     try {
+      const MutexLock lock(mutex_);
       next = take_released();
     } catch (const std::bad_alloc&) {
-      // The route itself may hold what is missing, so it is tried again soon.
-      changed_.wait_until(lock, CondVar::Clock::now() + std::chrono::milliseconds(100));
-      continue;
+      return false;  // the route itself may hold what is missing
     }
-    const bool is_last = stopping_;
-    lock.unlock();
-    retire(next, is_last);
-    lock.lock();
+    if (!next.has_value()) return true;
+    retire(*next);
+    const MutexLock lock(mutex_);
     std::erase_if(draining_, [&](const Draining& one) {
-      return one.route == nullptr && one.options.name == next.name &&
-             one.generation == next.generation;
+      return one.route == nullptr && one.options.name == next->name &&
+             one.generation == next->generation;
     });
   }
 }
 
-// Takes the next route from the list, after everything that needs memory.
-RouteBoard::Retiring RouteBoard::take_released() {
+std::optional<RouteBoard::Retiring> RouteBoard::take_released() {
   const LiveRoute* const released = released_.get();
+  if (released == nullptr) return std::nullopt;
   Retiring next{.name = released->name,
                 .generation = released->generation,
                 .route = std::make_shared<std::unique_ptr<LiveRoute>>(),
-                .destroy = {}};
+                .destroy = {},
+                .memory = memory_of(*released, RouteState::kDraining),
+                .is_last = stopping_};
+  next.memory.can_leave = false;
+  next.memory.what += ", whose plugin does not return";
   next.destroy = [route = next.route](const std::atomic<bool>& is_late) {
     destroy_route(**route, is_late);
   };
+  left_alone_.reserve(left_alone_.size() + 1);
   const auto old = std::find_if(draining_.begin(), draining_.end(),
                                 [&](const Draining& one) { return one.route == released; });
   if (old != draining_.end()) {  // else it was never published
@@ -271,27 +323,25 @@ RouteBoard::Retiring RouteBoard::take_released() {
   return next;
 }
 
-void RouteBoard::retire(Retiring& next, bool is_last) {
+// With `control` held.
+void RouteBoard::retire(Retiring& next) {
   Status retired;
   bool is_late = false;
-  {
-    const MutexLock control(control_);
-    SPECD_FAILPOINT(kRouteRetire);
-    if (is_last) {
-      // ~RouteBoard() waits for this, so it needs no limit.
-      wait_for_late_works();
-      next.destroy(kNeverLate);
-    } else {
-      std::string late_plugin;
-      const std::chrono::seconds limit = (*next.route)->control_limit(time_limit_);
-      retired = run_within(limit, std::move(next.destroy), late_plugin);
-      is_late = retired.code() == Code::kDeadlineExceeded;
-      // Else the plugin would be called again.
-      if (is_late) until_done([&] { retired = on_late_(late_plugin, retired); });
-    }
-    // Without a thread for it, it is destroyed here.
-    if (!is_late) next.route->reset();
+  SPECD_FAILPOINT(kRouteRetire);
+  if (next.is_last) {
+    // ~RouteBoard() waits for this, so it needs no limit.
+    wait_for_late_works();
+    next.destroy(kNeverLate);
+  } else {
+    std::string late_plugin;
+    const std::chrono::seconds limit = (*next.route)->control_limit(time_limit_);
+    retired = run_within(limit, std::move(next.destroy), late_plugin);
+    is_late = retired.code() == Code::kDeadlineExceeded;
+    // Else the plugin would be called again.
+    if (is_late) until_done([&] { retired = on_late_(late_plugin, retired); });
   }
+  // Without a thread for it, it is destroyed here.
+  if (!is_late) next.route->reset();
   or_drop([&] {
     const std::string what =
         "route " + next.name + ", generation " + std::to_string(next.generation) + ": ";
@@ -301,6 +351,9 @@ void RouteBoard::retire(Retiring& next, bool is_last) {
       log(LogLevel::kError, what + retired.message() + "; it is left alone with its memory");
     }
   });
+  if (!is_late) return;
+  const MutexLock lock(mutex_);
+  left_alone_.push_back(std::move(next.memory));
 }
 
 }  // namespace specd

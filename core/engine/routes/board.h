@@ -21,18 +21,19 @@
 
 #include "core/base/mutex.h"
 #include "core/engine.h"
+#include "core/engine/routes/room.h"
 #include "core/spec/live_route.h"
 
 namespace specd {
 
 struct RouteVersion {
   RouteOptions options;
-  std::shared_ptr<LiveRoute> route = nullptr;  // null when it is refused
+  std::shared_ptr<LiveRoute> route = nullptr;  // null when it is refused or stopped
   RouteState state = RouteState::kLive;
 };
 // At least one of live and candidate is there.
 struct RouteEntry {
-  std::optional<RouteVersion> live = {};       // kLive, kRefused or kQuarantined
+  std::optional<RouteVersion> live = {};       // kLive, kRefused, kStopped or kQuarantined
   Status refused = {};                         // why, then; its field is a key of the route
   std::optional<RouteVersion> candidate = {};  // kStaged, kShadow or kCanary
   int32_t share_percent = 0;                   // of the new requests, for the candidate
@@ -59,6 +60,13 @@ class RouteBoard {
   std::shared_ptr<LiveRoute> share(std::unique_ptr<LiveRoute> route);
   // Replaces the table; the routes that were replaced drain. One call at a time.
   void publish(RouteTable table);
+  // Retires those that nobody holds any more, here and now. REQUIRES that the caller holds `control`.
+  void retire_released();
+  // [any] Whether a version of the route drains, and is not retired yet.
+  bool is_draining(const std::string& name) const;
+  // What each version may hold: those of the table, those that drain, and those that could not be ended.
+  // REQUIRES that the caller holds `control`.
+  std::vector<VersionMemory> held() const;
   // [any] The routes that have a candidate or a previous version, or whose drafter works beside the step.
   std::vector<std::string> watched() const;
   // [any] The versions of the table by route, live, candidate, previous; then the others that drain.
@@ -77,11 +85,16 @@ class RouteBoard {
     uint64_t generation = 0;
     std::shared_ptr<std::unique_ptr<LiveRoute>> route;
     std::function<void(const std::atomic<bool>& is_late)> destroy;
+    VersionMemory memory = {};
+    bool is_last = false;  // the board ends
   };
   void retire_loop();
-  Retiring take_released() SPECD_REQUIRES(mutex_);
+  // Takes the next route from the list, if there is one, after everything that needs memory.
+  std::optional<Retiring> take_released() SPECD_REQUIRES(mutex_);
+  // False when there is no memory to take the next one; it is tried again later.
+  bool retire_all();
   RouteCounts counts_before(const RouteEntry& entry) const SPECD_REQUIRES(mutex_);
-  void retire(Retiring& next, bool is_last);
+  void retire(Retiring& next);
 
   Mutex& control_;
   const std::chrono::seconds time_limit_;
@@ -90,6 +103,7 @@ class RouteBoard {
   CondVar changed_;
   std::shared_ptr<const RouteTable> table_ SPECD_GUARDED_BY(mutex_);
   std::vector<Draining> draining_ SPECD_GUARDED_BY(mutex_);
+  std::vector<VersionMemory> left_alone_ SPECD_GUARDED_BY(mutex_);  // that could not be ended
   // Counts of the retired versions, by route and plugins, see counts_key().
   std::map<std::string, RouteCounts> past_ SPECD_GUARDED_BY(mutex_);
   // To be retired, linked by next_released: releasing a route takes no memory.

@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kRepliesMax = 256;
 constexpr std::chrono::milliseconds kWatchPause{20};
+constexpr std::chrono::milliseconds kStopPause{1};
 constexpr uint64_t kSecondNs = 1'000'000'000;
 
 std::string names_of(const RouteTable& table) {
@@ -125,6 +126,19 @@ Status check_how(const RouteCommand& command) {
   return Status();
 }
 
+// What cannot be when the version before stops first.
+Status check_stop(const RouteCommand& command) {
+  if (command.kind == RouteCommand::Kind::kStage) {
+    return Status(Code::kInvalidArgument, "replace",
+                  "expected overlap: a staged version is one beside another, and stop_first has no "
+                  "two at once; stage it with overlap, or apply it");
+  }
+  if (command.how.running != RunningRequests::kAttach) return Status();
+  return Status(Code::kInvalidArgument, "replace",
+                "expected overlap with running: attach: with stop_first requests lose the version "
+                "that they have before there is one to attach to");
+}
+
 const RouteOptions* find_route(const std::vector<RouteOptions>& routes, const std::string& name) {
   const auto found = std::find_if(routes.begin(), routes.end(),
                                   [&](const RouteOptions& each) { return each.name == name; });
@@ -177,6 +191,8 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
   const RouteOptions& wanted = command.route;
   SPECD_OK_OR_RETURN(check_route(wanted, options_));
   const std::string where = route_field(wanted.name);
+  if (wanted.replace == Replace::kStopFirst)
+    SPECD_OK_OR_RETURN(check_stop(command).in_field(where));
   RouteTable next = *board_.read();
   const auto found = next.find(wanted.name);
   if (found == next.end() && next.size() >= EngineLimits::kRoutes) {
@@ -204,10 +220,26 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
                       std::to_string(entry.candidate->route->generation) +
                       "; promote or abort that first");
   }
-  auto made = maker_.make(wanted, generation_ + 1);
-  if (!made.ok()) return made.status().in_field(where);
+  const Result<DrafterLimit> limit = maker_.limit(wanted);
+  if (!limit.ok()) return limit.status().in_field(where);
+  const auto peak = room_for(maker_.memories(), board_.held(), limit.value(), wanted.replace);
+  if (!peak.ok()) return peak.status().in_field(where);
+  const bool stops = wanted.replace == Replace::kStopFirst && has_route(entry.live);
+  if (stops) next.clear();  // it has the version that is to end
+  auto done = stops ? stop_and_make(command, limit.value()) : make(std::move(next), command);
+  if (!done.ok()) return done.status().in_field(where);
+  done.value().memory_peak_bytes = peak.value().bytes;
+  done.value().memory_limit_bytes = peak.value().limit;
+  return done;
+}
+
+Result<RouteChange> RouteControl::make(RouteTable next, const RouteCommand& command) {
+  const RouteOptions& wanted = command.route;
+  const bool is_staged = command.kind == RouteCommand::Kind::kStage;
+  RouteEntry& entry = next[wanted.name];
+  SPECD_TRY(RouteMaker::Made made, maker_.make(wanted, generation_ + 1));
   RouteVersion version{.options = wanted,
-                       .route = board_.share(std::move(made.value().route)),
+                       .route = board_.share(std::move(made.route)),
                        .state = RouteState::kStaged};
   if (!is_staged) SPECD_OK_OR_RETURN(as_status(move(version, RouteEvent::kPromote)));
   Plan plan{.table = {},
@@ -218,7 +250,7 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
                               route_state_name(version.state)},
             .version = version.route,
             .to = is_staged ? nullptr : version.route,
-            .taps = std::move(made.value().taps),
+            .taps = std::move(made.taps),
             .at_boundary = true};
   if (is_staged) {
     entry.candidate = std::move(version);
@@ -227,7 +259,134 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
     entry = {.live = std::move(version)};
   }
   plan.table = std::move(next);
-  return commit(std::move(plan), command.how).in_field(where);
+  return commit(std::move(plan), command.how);
+}
+
+Status RouteControl::stop(RouteTable table, const std::string& name, RouteChange& done) {
+  const RouteSwap swap{.route = name, .running = RunningRequests::kDrop};
+  if (!intake_.between_steps([&] {
+        board_.publish(std::move(table));
+        requests_.swap(swap, done);
+      })) {
+    return no_boundary();
+  }
+  // A request that was just being admitted comes with the version that it found.
+  const auto end = std::chrono::steady_clock::now() + Intake::kBoundaryWait;
+  board_.retire_released();
+  while (board_.is_draining(name)) {
+    if (std::chrono::steady_clock::now() >= end) {
+      return Status(Code::kDeadlineExceeded,
+                    "a request that is being admitted holds the version before; try again");
+    }
+    std::this_thread::sleep_for(kStopPause);
+    if (!intake_.between_steps([&] { requests_.swap(swap, done); })) return no_boundary();
+    board_.retire_released();
+  }
+  return Status();
+}
+
+Result<RouteChange> RouteControl::stop_and_make(const RouteCommand& command,
+                                                const DrafterLimit& limit) {
+  const std::string& name = command.route.name;
+  RouteChange done{.generation = generation_ + 1};
+  if (command.how.dry_run) {
+    const RouteSwap swap{name, nullptr, RunningRequests::kDrop, true};
+    if (!intake_.between_steps([&] { requests_.swap(swap, done); })) return no_boundary();
+    return done;
+  }
+  RouteVersion before;
+  std::weak_ptr<LiveRoute> old;
+  Status failed;
+  try {
+    EngineEvent event;
+    {
+      RouteTable table = *board_.read();
+      RouteEntry& entry = table[name];
+      event = plan_for(EventKind::kStopped, *entry.live, "ends to make room for the next").event;
+      event.request_id = command.how.request_id;
+      old = entry.live->route;
+      entry.live->route = nullptr;
+      entry.live->state = RouteState::kStopped;
+      before = *entry.live;
+      entry = {.live = before, .refused = Status(Code::kUnavailable, event.text)};
+      failed = stop(std::move(table), name, done);
+    }
+    if (board_.read()->at(name).live->state != RouteState::kStopped) return failed;
+    log(LogLevel::kInfo, event.text);
+    events_.add(std::move(event));
+    // Once more: the version before stays if its plugin does not return.
+    if (failed.ok())
+      failed =
+          as_status(room_for(maker_.memories(), board_.held(), limit, Replace::kStopFirst, false));
+    if (failed.ok()) {
+      Result<RouteChange> made = make(*board_.read(), command);
+      if (made.ok()) {
+        made.value().n_dropped += done.n_dropped;
+        return made;
+      }
+      failed = made.status();
+    }
+  } catch (const std::bad_alloc&) {
+    failed = Status(Code::kExhausted, "no memory left");
+  }
+  return bring_back(before, old, failed);
+}
+
+Status RouteControl::bring_back(const RouteVersion& before, const std::weak_ptr<LiveRoute>& old,
+                                const Status& because) {
+  const std::string& name = before.options.name;
+  const auto told = [&](const std::string& what) {
+    return Status(because.code(), because.field(), because.message() + what);
+  };
+  try {
+    Plan plan{.table = *board_.read(), .event = {}, .at_boundary = true, .is_way_back = true};
+    RouteEntry& entry = plan.table[name];
+    RouteVersion again{.options = before.options, .route = old.lock()};
+    Status failed;
+    if (again.route == nullptr) {
+      const auto make_again = [&]() SPECD_REQUIRES(mutex_) -> Result<RouteMaker::Made> {
+        SPECD_TRY(const DrafterLimit limit, maker_.limit(before.options));
+        SPECD_OK_OR_RETURN(as_status(
+            room_for(maker_.memories(), board_.held(), limit, Replace::kStopFirst, false)));
+        return maker_.make(before.options, generation_ + 1);
+      };
+      Result<RouteMaker::Made> made = make_again();
+      failed = made.status();
+      if (made.ok()) {
+        again.route = board_.share(std::move(made.value().route));
+        plan.taps = std::move(made.value().taps);
+      }
+    }
+    if (failed.ok()) {
+      const Plan event = plan_for(EventKind::kRolledBack, again,
+                                  "is what the route was before, which is live again: the new "
+                                  "version failed: " +
+                                      because.text());
+      plan.event = event.event;
+      plan.version = plan.to = again.route;
+      entry = {.live = std::move(again)};
+      const std::string generation = std::to_string(plan.event.generation);
+      failed = as_status(commit(std::move(plan), {}));
+      if (failed.ok())
+        return told("; the version before is live again, as generation " + generation);
+    }
+    const std::string text =
+        "; and the version before could not be made again, so the route goes on without drafts: " +
+        failed.text();
+    const EngineEvent event{.kind = EventKind::kStopped,
+                            .route = name,
+                            .text = "route " + name + ": " + because.text() + text};
+    RouteTable table = *board_.read();
+    table[name].refused = told(text);
+    board_.publish(std::move(table));
+    log(LogLevel::kError, event.text);
+    events_.add(event);
+    return told(text);
+  } catch (const std::bad_alloc&) {
+    return told(
+        "; there is no memory to make the version before again, so the route goes on without "
+        "drafts");
+  }
 }
 
 Result<RouteChange> RouteControl::remove(const RouteCommand& command) {
@@ -276,9 +435,15 @@ Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entr
   if (after.state == entry.candidate->state && entry.share_percent == percent) {
     return unchanged(*entry.candidate);
   }
+  MemoryPeak peak;
   if ((actions & kStartShadow) != 0) {
     SPECD_OK_OR_RETURN(may_be_shadow(*after.route));
     if (after.route->n_leases > 0) return runs_with_requests();
+    const bool has_rings = after.route->isolation != Isolation::kNone;
+    const DrafterLimit rings{.route = after.options.name,
+                             .ring_bytes = has_rings ? 0 : after.route->beside_bytes};
+    SPECD_TRY(peak, room_for(maker_.memories(), board_.held(), rings, Replace::kOverlap, false)
+                        .in_field("shadow"));
   }
   if (!how.dry_run) SPECD_OK_OR_RETURN(stop_shadow(table, entry));
   if (after.route->is_condemned()) return is_quarantined(*after.route);
@@ -289,7 +454,9 @@ Result<RouteChange> RouteControl::set_traffic(RouteTable table, RouteEntry& entr
                traffic.is_shadow ? std::string("is a shadow")
                                  : "gets " + std::to_string(percent) + " % of the new requests");
   plan.table = table;
-  SPECD_TRY(const RouteChange done, commit(std::move(plan), how));
+  SPECD_TRY(RouteChange done, commit(std::move(plan), how));
+  done.memory_peak_bytes = peak.bytes;
+  done.memory_limit_bytes = peak.limit;
   if ((actions & kStartShadow) == 0 || how.dry_run) return done;
   Status started;
   try {
@@ -508,6 +675,16 @@ void RouteControl::not_recorded(const EngineEvent& event, const Status& why) {
 }
 
 Result<RouteChange> RouteControl::run(const RouteCommand& command) {
+  const MemoryPeak now = peak_of(maker_.memories(), board_.held());
+  Result<RouteChange> done = run_one(command);
+  if (done.ok() && done.value().memory_limit_bytes == 0) {  // nothing was made
+    done.value().memory_peak_bytes = now.bytes;
+    done.value().memory_limit_bytes = now.limit;
+  }
+  return done;
+}
+
+Result<RouteChange> RouteControl::run_one(const RouteCommand& command) {
   using Kind = RouteCommand::Kind;
   const std::string& name = command.route.name;
   if (command.kind == Kind::kApply || command.kind == Kind::kStage) return add(command);
@@ -578,6 +755,12 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
     done.removed.push_back(old.name);
   }
   SPECD_OK_OR_RETURN(maker_.rescan().in_field("plugins"));
+  struct Making {
+    const RouteOptions* route;
+    bool is_new;
+  };
+  std::vector<Making> making;
+  std::vector<VersionMemory> held = board_.held();
   for (const RouteOptions& route : wanted) {
     const RouteOptions* const old = find_route(configured_, route.name);
     if (old != nullptr && *old == route) continue;
@@ -598,12 +781,23 @@ Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>
         maker_.is_current(*entry.live->route) && !entry.live->route->is_condemned()) {
       continue;  // it was changed to this before
     }
-    auto made = maker_.make(route, generation_ + 1, plan.taps);
-    if (!made.ok()) return made.status().in_field(where);
-    entry = {.live = RouteVersion{.options = route,
-                                  .route = board_.share(std::move(made.value().route))}};
+    // All of them or none, so each overlaps with what is there.
+    const Result<DrafterLimit> limit = maker_.limit(route);
+    if (!limit.ok()) return limit.status().in_field(where);
+    SPECD_OK_OR_RETURN(
+        as_status(room_for(maker_.memories(), held, limit.value(), Replace::kOverlap))
+            .in_field(where));
+    held.push_back({.limit = limit.value(), .what = "route " + route.name + " (to be made)"});
+    making.push_back({&route, is_new});
+  }
+  for (const auto& [route, is_new] : making) {
+    auto made = maker_.make(*route, generation_ + 1, plan.taps);
+    if (!made.ok()) return made.status().in_field(route_field(route->name));
+    plan.table[route->name] = {
+        .live =
+            RouteVersion{.options = *route, .route = board_.share(std::move(made.value().route))}};
     for (Transformer::Tap& tap : made.value().taps) plan.taps.push_back(std::move(tap));
-    (is_new ? done.added : done.changed).push_back(route.name);
+    (is_new ? done.added : done.changed).push_back(route->name);
   }
   if (how.dry_run) return done;
   EngineEvent event{.kind = EventKind::kConfigured,
@@ -790,6 +984,7 @@ Result<RouteLease> RouteControl::lease(const std::string& name, uint64_t number)
     return Status(Code::kInvalidArgument, "route",
                   "'" + wanted + "' cannot be served: its first version is not promoted yet");
   }
+  if (entry.live->state == RouteState::kStopped) return RouteLease();
   if (entry.live->route == nullptr) {
     return Status(Code::kInvalidArgument, "route",
                   "'" + wanted + "' cannot be served; the list of routes and the log say why");

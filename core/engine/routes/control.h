@@ -112,8 +112,22 @@ class RouteControl {
   // Without its table.
   static Plan plan_for(EventKind kind, const RouteVersion& version, const std::string& what);
   Result<RouteChange> run(const RouteCommand& command) SPECD_REQUIRES(mutex_);
+  Result<RouteChange> run_one(const RouteCommand& command) SPECD_REQUIRES(mutex_);
   // kApply and kStage.
   Result<RouteChange> add(const RouteCommand& command) SPECD_REQUIRES(mutex_);
+  // Makes the version and puts it into the table, after all checks.
+  Result<RouteChange> make(RouteTable table, const RouteCommand& command) SPECD_REQUIRES(mutex_);
+  // The same when the version that is live ends first (Replace::kStopFirst). If the new one then cannot be made,
+  // the old one is made again, and if that fails too the route stays stopped.
+  Result<RouteChange> stop_and_make(const RouteCommand& command, const DrafterLimit& limit)
+      SPECD_REQUIRES(mutex_);
+  // Ends the live version of a stopped entry: waits until no request has a version of the route, and all are
+  // retired. Counts requests that lost theirs.
+  Status stop(RouteTable table, const std::string& name, RouteChange& done) SPECD_REQUIRES(mutex_);
+  // Makes the version that was stopped live again: the same if it is still there, else a new one of its definition.
+  // Returns `because`, with what became of the route.
+  Status bring_back(const RouteVersion& before, const std::weak_ptr<LiveRoute>& old,
+                    const Status& because) SPECD_REQUIRES(mutex_);
   Result<RouteChange> remove(const RouteCommand& command) SPECD_REQUIRES(mutex_);
   Result<RouteChange> set_traffic(RouteTable table, RouteEntry& entry, const Traffic& traffic,
                                   const ChangeOptions& how) SPECD_REQUIRES(mutex_);

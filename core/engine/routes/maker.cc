@@ -18,22 +18,28 @@ Status RouteMaker::open() {
   return Status();
 }
 
+Result<DrafterLimit> RouteMaker::limit(const RouteOptions& wanted) {
+  // Shared with a thread that may be late.
+  const auto limit = std::make_shared<Result<DrafterLimit>>(DrafterLimit());
+  std::string late_plugin;
+  const Status done = run_within(
+      std::chrono::seconds(options_.plugin_control_seconds),
+      [this, limit, wanted](const std::atomic<bool>& is_late) {
+        const Device& device = *models_.device;
+        *limit = drafter_limit(*registry_, wanted, route_terms(options_), target_.facts.info,
+                               device.is_host(), device.total_bytes(), is_late);
+      },
+      late_plugin);
+  if (done.code() == Code::kDeadlineExceeded) return is_late(late_plugin, done);
+  SPECD_OK_OR_RETURN(done);
+  return *limit;
+}
+
 std::vector<DrafterLimit> RouteMaker::limits(const std::vector<RouteOptions>& routes) {
   std::vector<DrafterLimit> all;
   for (const RouteOptions& wanted : routes) {
-    // Shared with a thread that may be late.
-    const auto limit = std::make_shared<Result<DrafterLimit>>(DrafterLimit());
-    std::string late_plugin;
-    const Status done = run_within(
-        std::chrono::seconds(options_.plugin_control_seconds),
-        [this, limit, wanted](const std::atomic<bool>& is_late) {
-          const Device& device = *models_.device;
-          *limit = drafter_limit(*registry_, wanted, route_terms(options_), target_.facts.info,
-                                 device.is_host(), device.total_bytes(), is_late);
-        },
-        late_plugin);
-    if (done.code() == Code::kDeadlineExceeded) (void)is_late(late_plugin, done);
-    all.push_back(done.ok() && limit->ok() ? limit->value() : DrafterLimit{.route = wanted.name});
+    const Result<DrafterLimit> its = limit(wanted);
+    all.push_back(its.ok() ? its.value() : DrafterLimit{.route = wanted.name});
   }
   return all;
 }
@@ -78,7 +84,7 @@ Status RouteMaker::make_within(Making& making, const std::atomic<bool>& is_late)
   LiveRoute& route = *making.made.route;
   SPECD_OK_OR_RETURN(
       create_route(route, *registry_, making.wanted, terms, target_.facts.info, is_late));
-  SPECD_OK_OR_RETURN(activate_route(route, terms, *models_.device, is_late));
+  SPECD_OK_OR_RETURN(activate_route(route, terms, target_.facts.info, *models_.device, is_late));
   if (route.isolation != Isolation::kNone) SPECD_OK_OR_RETURN(set_beside(route, false));
   std::vector<uint32_t>& points = making.tap_points;
   const specd_drafter_caps& caps = route.drafter->caps();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,15 @@ class RouteMaker {
 
   // Discovers plugins. REQUIRES Models::open().
   Status open();
+  // What the drafter may take, as it says. Errors are those of drafter_limit(), or that it does not return in time.
+  Result<DrafterLimit> limit(const RouteOptions& wanted);
   // Of the drafters of these routes, in their order; 0 for those that are refused before they are made.
   std::vector<DrafterLimit> limits(const std::vector<RouteOptions>& routes);
   // From here on plugins have the models. REQUIRES Models::load().
   void give_models();
+
+  // That versions share with everything else. REQUIRES Models::load().
+  std::span<const RouteMemory> memories() const { return models_.route_memories; }
 
   struct Made {
     std::unique_ptr<LiveRoute> route;

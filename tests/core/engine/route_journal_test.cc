@@ -62,6 +62,7 @@ TEST_F(RouteJournals, every_value_of_a_definition_is_kept) {
   all.disable_by_batch_size = 3;
   all.call_ms_max = 7;
   all.probation_seconds = 9;
+  all.replace = Replace::kStopFirst;
   all.isolation = Isolation::kGuarded;
   all.step_budget_us = 77;
   all.drafter.factory = "f";

@@ -337,7 +337,10 @@ TEST_F(Routes, a_failed_change_of_a_new_name_leaves_no_trace) {
   RouteOptions wanted = fixture_route("r", {{"log", log}});
   wanted.verifier.plugin = "org.example.absent";
   EXPECT_NE(refused(wanted).text().find("org.example.absent"), std::string::npos);
-  EXPECT_EQ(count_lines(log, "create"), 1) << "the drafter was made before the verifier failed";
+  EXPECT_EQ(count_lines(log, "create"), 0) << "the pair is checked before it is made";
+  wanted = fixture_route("r", {{"log", log}, {"mode", "activate_fails"}});
+  EXPECT_NE(refused(wanted).text().find("SPECD_E_DEVICE"), std::string::npos);
+  EXPECT_EQ(count_lines(log, "create"), 1);
   EXPECT_EQ(count_lines(log, "destroy"), 1);
   EXPECT_EQ(engine_->routes().size(), 1u);
   const auto id = engine_->submit(request("x", "r", 4), [](const Event&) {});

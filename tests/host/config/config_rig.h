@@ -93,7 +93,7 @@ inline OrderedJson every_key() {
     "default_route": "r",
     "routes": {"r": {"model": "m", "guarantee": "law", "draft_nodes_max": 9,
                      "disable_by_batch_size": 3, "suspend_when_slower": true, "call_ms_max": 250, "isolation": "guarded", "step_budget_us": 900,
-                     "probation_seconds": 7,
+                     "replace": "stop_first", "probation_seconds": 7,
                      "drafter": {"plugin": "x.y", "factory": "f", "config": {"n": 3}},
                      "verifier": {"plugin": "v", "factory": "g", "config": {"t": "yes"}}}}
   })");

@@ -163,6 +163,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "    call_ms_max: 250\n"
       "    isolation: guarded\n"
       "    step_budget_us: 900\n"
+      "    replace: stop_first\n"
       "    probation_seconds: 7\n"
       "    drafter: {plugin: x.y@1.0.0-rc.1+b, factory: f, config: {n: 3, t: yes, q: '5', f: 0.5, b: true,"
       " z: ~, l: [0x10, a], o: {k: -1}}}\n"
@@ -248,6 +249,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(route.call_ms_max, 250);
   EXPECT_EQ(route.isolation, Isolation::kGuarded);
   EXPECT_EQ(route.step_budget_us, 900);
+  EXPECT_EQ(route.replace, Replace::kStopFirst);
   EXPECT_EQ(route.probation_seconds, 7);
   EXPECT_EQ(route.drafter.plugin, "x.y@1.0.0-rc.1+b");
   EXPECT_EQ(route.drafter.factory, "f");
