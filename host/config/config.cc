@@ -46,6 +46,10 @@ Status check_doors(const Config& config) {
     if (user.name.empty() && user.certificate.empty())
       return {Code::kInvalidArgument, field,
               "expected `name`, of a user of this machine, or `certificate`, for clients over TCP"};
+    if (!user.name.empty() && !user.id.has_value())
+      return {Code::kInvalidArgument, field + ".name",
+              "expected a user of this machine, found " + quote(user.name) +
+                  ", whom it does not know any more"};
     const bool has_port = config.tcp.has_value() && config.tcp->tls.has_value();
     if (user.name.empty() && !has_port)
       return {Code::kInvalidArgument, field + ".certificate",

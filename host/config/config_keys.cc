@@ -114,7 +114,7 @@ std::optional<uid_t> user_id(const std::string& name) {
   std::vector<char> text(size_t{64} << 10);
   if (getpwnam_r(name.c_str(), &entry, text.data(), text.size(), &found) != 0 || found == nullptr)
     return std::nullopt;
-  return found->pw_uid;
+  return found->pw_uid == UINT32_MAX ? std::nullopt : std::optional(found->pw_uid);
 }
 
 Result<std::string> read_user(const Value& value) {
@@ -289,7 +289,7 @@ Key keys_of_user(UserOptions& o) {
                  .read_by(read_user);
   name.set = [&o](const Json& json) {
     o.name = json.get<std::string>();
-    o.id = user_id(o.name).value_or(UINT32_MAX);
+    o.id = user_id(o.name);
   };
   name.get = [&o]() -> Json { return o.name.empty() ? Json() : Json(o.name); };
   Key certificate =

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,8 @@ constexpr std::array<const char*, 3> kRightNames = {"infer", "read", "operate"};
 constexpr const char* right_name(Right right) { return kRightNames[static_cast<size_t>(right)]; }
 
 struct UserOptions {
-  std::string name;  // as given: a name, or a number; empty with a certificate
-  uid_t id = UINT32_MAX;
+  std::string name;              // as given: a name, or a number; empty with a certificate
+  std::optional<uid_t> id = {};  // none with a certificate
   std::string certificate = {};  // a name in the client's certificate; empty with a name
   std::vector<Right> rights;
   int32_t requests_max = 0;  // calls of Generate and RenderChat at a time; 0 = no limit

@@ -136,12 +136,20 @@ std::string utf8_problem(const Program& program, const po::variables_map& values
   return "";
 }
 
+bool is_loopback(const std::string& server) {
+  const std::string host = server.substr(0, server.rfind(':'));
+  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
+}
+
 // The error in the options about the daemon's address, or "".
 std::string server_usage_problem(const po::variables_map& values) {
   const bool has_server = values.count("server") != 0;
   if (has_server && values.count("socket") != 0) return "--socket or --server, not both";
   const size_t n_files =
       values.count("tls-ca") + values.count("tls-certificate") + values.count("tls-key");
+  if (n_files == 0 && has_server && !is_loopback(values["server"].as<std::string>()))
+    return "--server of another machine needs --tls-ca, --tls-certificate and --tls-key: else "
+           "everybody in between reads along";
   if (n_files == 0) return "";
   if (!has_server) return "--tls-ca, --tls-certificate and --tls-key are for --server";
   return n_files == 3 ? "" : "expected --tls-ca, --tls-certificate and --tls-key together";

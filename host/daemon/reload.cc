@@ -49,6 +49,8 @@ Result<Reloaded> Reload::run(Engine& engine, const ChangeOptions& how) {
     Result<std::shared_ptr<const TlsKeys::Read>> read = tls_->read();
     if (!read.ok()) return with_place(fresh, read.status().in_field("tcp.tls"));
     keys = std::move(read).value();
+    if (tls_->are_new(*keys))
+      done.settings.push_back("tcp.tls: a certificate that expires " + TlsKeys::end_of(*keys));
   }
   Result<ConfiguredRoutes> routes = engine.configure_routes(fresh.engine.routes, how);
   if (!routes.ok()) {

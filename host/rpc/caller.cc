@@ -16,7 +16,8 @@ uint64_t next_number() {
 
 std::string name_of(const UserOptions& options) {
   if (!options.certificate.empty()) return "client " + quote(options.certificate);
-  const std::string id = std::to_string(options.id);
+  if (!options.id.has_value()) return options.name;
+  const std::string id = std::to_string(*options.id);
   return "user " + options.name + (options.name == id ? "" : " (" + id + ")");
 }
 

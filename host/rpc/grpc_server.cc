@@ -97,8 +97,7 @@ bool is_machines(const UserOptions& user) { return user.id == geteuid() || user.
 
 // Whether this user is the one who shows that.
 bool is_user(const UserOptions& user, const Listener::Credentials& shown) {
-  if (user.certificate.empty())
-    return shown.user == (user.id == UINT32_MAX ? std::nullopt : std::optional(user.id));
+  if (user.certificate.empty()) return shown.user == user.id;  // both none: anybody
   return std::ranges::find(shown.names, user.certificate) != shown.names.end();
 }
 
@@ -208,8 +207,7 @@ Status GrpcServer::Impl::open(Entrance& entrance, size_t n_entrances,
   bool is_open = false, is_own = false;
   for (const auto& caller : callers) {
     const UserOptions& user = caller->options();
-    const bool is_of_port = user.id == UINT32_MAX;
-    if (is_of_port != is_port ||
+    if (user.id.has_value() == is_port ||
         std::ranges::none_of(user.rights, [&](Right right) { return door.serves(right); }))
       continue;
     is_own = is_own || user.id == geteuid();
@@ -220,11 +218,15 @@ Status GrpcServer::Impl::open(Entrance& entrance, size_t n_entrances,
                                         : ListenSocket::at_path(door.path, is_open);
   if (!socket.ok()) return is_port ? socket.status().in_field("tcp.listen") : socket.status();
   if (is_port) door.path = socket.value().name();
-  const auto admit = [&entrance](const Listener::Credentials& shown) -> Listener::Host {
-    for (const auto& each : entrance.served)
-      if (is_user(each->user.options(), shown))
-        return {&each->take, each->user.name(), is_machines(each->user.options())};
-    return {};
+  const auto admit = [this, &entrance](const Listener::Credentials& shown) -> Listener::Host {
+    // The first user who fits, with rights or without.
+    const auto caller = std::ranges::find_if(
+        callers, [&shown](const auto& each) { return is_user(each->options(), shown); });
+    if (caller == callers.end()) return {};
+    const auto found = std::ranges::find_if(
+        entrance.served, [&caller](const auto& each) { return &each->user == caller->get(); });
+    if (found == entrance.served.end()) return {};
+    return {&(*found)->take, (*caller)->name(), is_machines((*caller)->options())};
   };
   SPECD_TRY(entrance.listener,
             Listener::start(std::move(socket).value(), connection_limits(n_entrances), admit,

@@ -14,8 +14,8 @@ namespace specd::host {
 namespace {
 
 constexpr int kTypes = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-// A machine that is gone is noticed after 90 s.
-constexpr int kIdleSeconds = 60, kProbeSeconds = 10, kProbes = 3;
+// A machine that is gone is noticed after 90 s, whether bytes are under way or not.
+constexpr int kIdleSeconds = 60, kProbeSeconds = 10, kProbes = 3, kUnacknowledgedMs = 90'000;
 
 Status cannot_listen(const std::string& what, const std::string& name) {
   return {Code::kFailedPrecondition,
@@ -94,6 +94,7 @@ FileDescriptor ListenSocket::accept() const {
   set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
   set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUnacknowledgedMs);
   return client;
 }
 

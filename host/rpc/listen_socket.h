@@ -24,7 +24,7 @@ class ListenSocket {
   // [any] Not ok when the path leads elsewhere by now.
   Status status() const;
   // A new connection, which does not block; -1 and errno as accept4(). Those of TCP end when the client's
-  // machine is gone.
+  // machine is gone, or takes nothing for 90 s.
   FileDescriptor accept() const;
   void close() { const FileDescriptor closed = std::move(descriptor_); }
 

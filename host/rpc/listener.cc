@@ -11,7 +11,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "core/base/check.h"
@@ -26,6 +28,7 @@ namespace {
 
 constexpr int kRetryMs = 100, kHeldMs = 10;
 constexpr int kFull = -1;
+constexpr int kGreetingsPerTurn = 4;
 constexpr uint64_t kWake = 0, kDoor = 1;  // data of events; the others are relays
 constexpr uint32_t kEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 constexpr std::chrono::seconds kWarnAgain{10};
@@ -47,14 +50,20 @@ std::string origin_of(int client, std::optional<uid_t>& user) {
     user = peer.uid;
     return "process " + std::to_string(peer.pid);
   }
-  std::array<char, INET6_ADDRSTRLEN> text{};
   const auto* const any = reinterpret_cast<const sockaddr*>(&address);
-  const void* const bytes =
-      address.ss_family == AF_INET6
-          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(any)->sin6_addr)
-          : &reinterpret_cast<const sockaddr_in*>(any)->sin_addr;
-  if (inet_ntop(address.ss_family, bytes, text.data(), text.size()) == nullptr) return "";
-  return "address " + std::string(text.data());
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const auto shown = [&text](int family, const void* bytes) {
+    const char* const made = inet_ntop(family, bytes, text.data(), text.size());
+    return made == nullptr ? "" : "address " + std::string(made);
+  };
+  if (address.ss_family == AF_INET)
+    return shown(AF_INET, &reinterpret_cast<const sockaddr_in*>(any)->sin_addr);
+  in6_addr v6 = reinterpret_cast<const sockaddr_in6*>(any)->sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&v6) != 0) return shown(AF_INET, &v6.s6_addr[12]);
+  // One machine may take any address of its network.
+  constexpr size_t kNetworkBytes = 8;
+  std::fill(std::begin(v6.s6_addr) + kNetworkBytes, std::end(v6.s6_addr), uint8_t{0});
+  return shown(AF_INET6, &v6) + "/64";
 }
 
 // As a log line may say it: the names are the client's own.
@@ -128,7 +137,7 @@ void Listener::run() {
         uint64_t value = 0;
         (void)!read(wake_.get(), &value, sizeof(value));
       } else if (guests_.contains(id)) {
-        greet(id);
+        add_once(greeting_, id);
       } else if (id != kDoor) {
         pump(id, events[i].events);
       } else if (phase_ == Phase::kAccepting) {
@@ -139,8 +148,13 @@ void Listener::run() {
     for (const uint64_t id : std::exchange(held_, {})) pump(id);
     for (; !last_bytes_.empty() && now_ms() >= last_bytes_.front().end_ms; last_bytes_.pop_front())
       end_relay(last_bytes_.front().id);
-    while (!guests_.empty() && now_ms() >= guests_.begin()->second.end_ms)
-      guests_.erase(guests_.begin());
+    // Handshakes compute: in between those who are connected have their turn.
+    for (int i = 0; i < kGreetingsPerTurn && !greeting_.empty(); ++i) {
+      const uint64_t id = greeting_.front();
+      greeting_.erase(greeting_.begin());
+      greet(id);
+    }
+    while (!guests_.empty() && now_ms() >= guests_.begin()->second.end_ms) dismiss(guests_.begin());
     if (phase_ == Phase::kClosing) close_door();
     if (phase_ == Phase::kEnding && (relays_.empty() || now_ms() >= end_ms_))
       return relays_.clear();
@@ -150,7 +164,7 @@ void Listener::run() {
 }
 
 int Listener::wait_ms() const {
-  if (!busy_.empty()) return 0;
+  if (!busy_.empty() || !greeting_.empty()) return 0;
   if (phase_ == Phase::kEnding) return ms_until(end_ms_);
   if (!held_.empty()) return kHeldMs;
   if (problem_ > 0) return kRetryMs;
@@ -235,26 +249,45 @@ void Listener::receive(FileDescriptor client, FileDescriptor ours, FileDescripto
   Credentials shown;
   const std::string origin = origin_of(client.get(), shown.user);
   if (origin.empty()) return;  // it is gone already
+  const auto n_guests = std::ranges::count(
+      guests_, origin, [](const auto& each) -> const std::string& { return each.second.origin; });
+  if (static_cast<size_t>(n_guests) >= limits_.of_origin) return;
   if (tls_ == nullptr)
     return open_relay(id, std::make_unique<Stream>(std::move(client)), std::move(ours),
                       std::move(theirs), origin, shown);
   std::unique_ptr<TlsStream> stream = tls_->accept(std::move(client));
   if (stream == nullptr || !watch(epoll_.get(), stream->descriptor(), kEvents, id)) return;
   // Clients that say nothing keep nobody out.
-  if (relays_.size() + guests_.size() >= limits_.connections) guests_.erase(guests_.begin());
+  if (relays_.size() + guests_.size() >= limits_.connections) dismiss(most_numerous());
   guests_.emplace(id, Guest{std::move(stream), std::move(ours), std::move(theirs), origin,
                             now_ms() + limits_.greeting.count()});
 }
 
+// Of the guests of the address that has most of them, the one that is there longest.
+Listener::Guests::iterator Listener::most_numerous() {
+  std::unordered_map<std::string_view, size_t> counts;
+  for (const auto& [id, guest] : guests_) ++counts[guest.origin];
+  return std::ranges::max_element(
+      guests_, {}, [&counts](const auto& each) { return counts[each.second.origin]; });
+}
+
+void Listener::dismiss(Guests::iterator guest) {
+  // A child process may still hold the descriptor.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, guest->second.client->descriptor(), nullptr);
+  guests_.erase(guest);
+}
+
 void Listener::greet(uint64_t id) try {
   const auto found = guests_.find(id);
+  if (found == guests_.end()) return;  // dismissed meanwhile
   const TlsStream::Greeting greeting = found->second.client->greet();
   if (greeting == TlsStream::Greeting::kWaiting) return;
   Guest guest = std::move(guests_.extract(found).mapped());
   // A child process may still hold the descriptor.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, guest.client->descriptor(), nullptr);
   if (greeting == TlsStream::Greeting::kFailed)
-    return warn(guest.origin + " was turned away at " + name() + ": " + guest.client->problem());
+    return warn(Cause::kHandshake,
+                guest.origin + " was turned away at " + name() + ": " + guest.client->problem());
   const Credentials shown{.user = {}, .names = guest.client->names()};
   open_relay(id, std::move(guest.client), std::move(guest.ours), std::move(guest.theirs),
              guest.origin, shown);
@@ -267,11 +300,12 @@ void Listener::open_relay(uint64_t id, std::unique_ptr<Stream> client, FileDescr
                           const Credentials& shown) {
   const Host host = admit_(shown);
   if (host.take == nullptr)
-    return warn((shown.user.has_value()
+    return warn(Cause::kStranger,
+                (shown.user.has_value()
                      ? "user " + std::to_string(*shown.user)
                      : origin + ", with a certificate of " + shown_names(shown.names) + ",") +
-                " may not use " + name() +
-                " (`users` in the configuration); its connections are closed");
+                    " may not use " + name() +
+                    " (`users` in the configuration); its connections are closed");
   const Peer peer{.origin = origin, .user = host.user, .is_trusted = host.is_trusted};
   if (!has_place(peer)) return;
   auto relay = std::make_unique<Relay>(std::move(client), std::move(ours), peer, calls_);
@@ -293,12 +327,15 @@ void Listener::pump(uint64_t id, uint32_t events) {
     if (state == Relay::State::kBusy) add_once(busy_, id);
     if (state == Relay::State::kHeld) add_once(held_, id);
     // One side has closed. Without a limit the other keeps its place for as long as it takes nothing.
-    if ((events & EPOLLHUP) != 0 && state != Relay::State::kEnded)
+    const bool has_closed = (events & EPOLLHUP) != 0 || relay.is_closing();
+    if (has_closed && state != Relay::State::kEnded && relay.starts_last_bytes())
       last_bytes_.push_back({id, now_ms() + limits_.last_bytes.count()});
     if (state == Relay::State::kAbusive)
-      warn(relay.peer().origin +
-           " opens calls and drops them faster than they can be cleared away; its connection was "
-           "closed");
+      warn(
+          Cause::kAbuse,
+          relay.peer().origin +
+              " opens calls and drops them faster than they can be cleared away; its connection was "
+              "closed");
   } catch (const std::bad_alloc&) {
     state = Relay::State::kEnded;
   }
@@ -322,8 +359,8 @@ bool Listener::has_place(const Peer& peer) {
     of_users += relay->peer().is_trusted ? 0 : 1;
   }
   const auto is_full = [this](const std::string& of, const std::string& who, size_t limit) {
-    warn(who + " has " + std::to_string(limit) + " connections, the limit of " + of +
-         "; more are turned away");
+    warn(Cause::kPlaces, who + " has " + std::to_string(limit) + " connections, the limit of " +
+                             of + "; more are turned away");
     return false;
   };
   if (of_origin >= limits_.of_origin)
@@ -334,11 +371,12 @@ bool Listener::has_place(const Peer& peer) {
          is_full("all of them", "`users` together", limits_.of_users);
 }
 
-// A client may give cause for many warnings.
-void Listener::warn(const std::string& text) {
+// A client may give cause for many warnings, and must not hide those of another kind.
+void Listener::warn(Cause cause, const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
-  if (now < warn_again_) return;
-  warn_again_ = now + kWarnAgain;
+  auto& warn_again = warn_again_[static_cast<size_t>(cause)];
+  if (now < warn_again) return;
+  warn_again = now + kWarnAgain;
   log(LogLevel::kWarn, text);
 }
 

@@ -5,6 +5,7 @@
 // because gRPC does not bound calls that are opened and dropped (call_meter.h).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -88,6 +89,10 @@ class Listener {
     int64_t end_ms;  // of the steady clock
   };
 
+  using Guests = std::map<uint64_t, Guest>;
+  enum class Cause { kStranger, kHandshake, kPlaces, kAbuse };  // of a warning
+  static constexpr size_t kCauses = 4;
+
   explicit Listener(ListenSocket socket) : socket_(std::move(socket)) {}
   void run();
   int wait_ms() const;
@@ -96,13 +101,15 @@ class Listener {
   void accept_one();
   void receive(FileDescriptor client, FileDescriptor ours, FileDescriptor theirs);
   void greet(uint64_t id);
+  Guests::iterator most_numerous();
+  void dismiss(Guests::iterator guest);
   void open_relay(uint64_t id, std::unique_ptr<Stream> client, FileDescriptor ours,
                   FileDescriptor theirs, const std::string& origin, const Credentials& shown);
   // `events` of epoll: what woke the relay, if anything did.
   void pump(uint64_t id, uint32_t events = 0);
   void end_relay(uint64_t id);
   bool has_place(const Peer& peer);
-  void warn(const std::string& text);
+  void warn(Cause cause, const std::string& text);
   // 0 = connections can be accepted.
   void set_problem(int problem);
   std::string problem_text(int problem) const;
@@ -117,15 +124,16 @@ class Listener {
   std::atomic<int64_t> end_ms_{0};  // of the steady clock; for kEnding
 
   // Of the thread. By the data of their events; the longest there is the first.
-  std::map<uint64_t, Guest> guests_;
+  Guests guests_;
   std::unordered_map<uint64_t, std::unique_ptr<Relay>> relays_;
   // Relays to pump again without an event, in turn: at once, and after kHeldMs.
   std::vector<uint64_t> busy_, held_;
+  std::vector<uint64_t> greeting_;  // guests whose handshake can go on, in turn
   // Relays of which one side has closed, the first to end in front. Some may have ended.
   std::deque<LastBytes> last_bytes_;
   UnansweredCalls calls_{2500};
   uint64_t next_id_ = 2;  // after kWake and kDoor
-  std::chrono::steady_clock::time_point warn_again_{};
+  std::array<std::chrono::steady_clock::time_point, kCauses> warn_again_{};
   std::thread thread_;
 };
 

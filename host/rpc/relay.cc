@@ -30,7 +30,7 @@ Relay::State Relay::pump() {
   };
   const bool more_answers = carry(answers_, server_, *client_, pass_answer);
   // When the client closes first, gRPC is told and closes too.
-  if (answers_.is_closed) return State::kEnded;
+  if (answers_.is_closed) return close();
   const auto now = UnansweredCalls::Clock::now();
   if (calls_.count(now) > kAllMax && meter_.n_unanswered(now) > kNeverHeldMax) return State::kHeld;
   const auto pass_request = [this, now](std::string_view bytes) {
@@ -42,6 +42,12 @@ Relay::State Relay::pump() {
   const bool more_requests = carry(requests_, *client_, server_, pass_request);
   if (meter_.n_unanswered(now) > kOwnMax) return State::kAbusive;
   return more_requests || more_answers ? State::kBusy : State::kWaiting;
+}
+
+Relay::State Relay::close() {
+  const ssize_t n = client_->linger();
+  if (n > 0) return State::kBusy;
+  return n < 0 && errno == EAGAIN ? State::kClosing : State::kEnded;
 }
 
 // Returns true when the turn ended before the direction was full or empty.

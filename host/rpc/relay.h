@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/file_descriptor.h"
 #include "host/rpc/call_meter.h"
@@ -24,6 +25,7 @@ class Relay {
     kWaiting,  // until one of the descriptors can do more
     kHeld,     // requests wait until gRPC has cleared away calls that were dropped
     kBusy,     // more could be carried now, when others have had their turn
+    kClosing,  // the server closed, and the client has not taken all of its bytes yet
     kEnded,    // the server closed, and its bytes were delivered or cannot be
     kAbusive,  // the client drops calls faster than they can be cleared away
   };
@@ -37,6 +39,10 @@ class Relay {
   // Carries what can be carried now. Throws std::bad_alloc.
   State pump();
 
+  // True at the first call: of the time when one side has closed and the other takes the last bytes.
+  bool starts_last_bytes() { return !std::exchange(has_last_bytes_, true); }
+  // The server closed.
+  bool is_closing() const { return answers_.is_closed; }
   const Peer& peer() const { return peer_; }
   int client() const { return client_->descriptor(); }
   int server() const { return server_.descriptor(); }
@@ -47,6 +53,7 @@ class Relay {
     bool is_closed = false;
   };
 
+  State close();
   template <typename MayPass>
   bool carry(Direction& direction, Stream& from, Stream& to, MayPass may_pass);
   bool send_some(Direction& direction, Stream& to, std::string_view bytes);
@@ -57,6 +64,7 @@ class Relay {
   Direction requests_, answers_;
   UnansweredCalls& calls_;
   CallMeter meter_;
+  bool has_last_bytes_ = false;
 };
 
 }  // namespace specd::host

@@ -2,13 +2,26 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <utility>
 
 #include "host/base/parent_only.h"
 
 namespace specd::host {
 
-Stream::Stream(FileDescriptor socket) : socket_(std::move(socket)) {
+namespace {
+
+bool is_of_tcp(int socket) {
+  int domain = AF_UNIX;
+  socklen_t size = sizeof(domain);
+  getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size);
+  return domain != AF_UNIX;
+}
+
+}  // namespace
+
+Stream::Stream(FileDescriptor socket)
+    : socket_(std::move(socket)), is_tcp_(is_of_tcp(socket_.get())) {
   keep_from_children(descriptor());
 }
 
@@ -24,5 +37,11 @@ ssize_t Stream::send(const char* from, size_t n) {
 }
 
 void Stream::finish() { shutdown(descriptor(), SHUT_WR); }
+
+ssize_t Stream::linger() {
+  if (!is_tcp_) return 0;
+  std::array<char, size_t{64} << 10> unused;
+  return Stream::receive(unused.data(), unused.size());
+}
 
 }  // namespace specd::host

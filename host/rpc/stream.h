@@ -1,4 +1,4 @@
-// A client's connection as a stream of bytes that never blocks.
+// A connection as a stream of bytes that never blocks.
 #pragma once
 
 #include <sys/types.h>
@@ -24,9 +24,13 @@ class Stream {
   virtual ssize_t send(const char* from, size_t n);
   // Tells the other side that nothing more is sent.
   virtual void finish();
+  // After finish(), until it returns 0: then the connection can be closed without loss. Over TCP, what the other
+  // side sends meanwhile has to be read, or closing would drop what it has not taken yet. Else as receive().
+  virtual ssize_t linger();
 
  private:
   FileDescriptor socket_;
+  const bool is_tcp_;
 };
 
 }  // namespace specd::host

@@ -4,6 +4,7 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,12 +16,14 @@
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
+#include "core/base/sha256.h"
 
 namespace specd::host {
 namespace {
 
 constexpr uint64_t kPemBytesMax = uint64_t{1} << 20;
 constexpr size_t kNamesMax = 64;  // of one certificate
+constexpr long kClientChainBytesMax = 16 << 10;
 
 struct Free {
   void operator()(SSL_CTX* each) const { SSL_CTX_free(each); }
@@ -44,7 +47,25 @@ Status wrong(const char* field, const std::string& path, const std::string& why)
   return {Code::kInvalidArgument, field, quote(path, 400) + ": " + why};
 }
 
-Result<std::string> read_pem(const char* field, const std::string& path) {
+// Who can change such a file can be anybody, and who can read the key can be the server. The folders above are not
+// looked at.
+Status check_owner(const char* field, const std::string& path, bool is_secret) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return Status();  // reading it says why
+  if (info.st_uid != geteuid() && info.st_uid != 0)
+    return wrong(field, path,
+                 "it belongs to user " + std::to_string(info.st_uid) +
+                     "; expected a file of the user of specd, or of root");
+  const mode_t forbidden = S_IWGRP | S_IWOTH | (is_secret ? S_IROTH : 0);
+  if ((info.st_mode & forbidden) == 0) return Status();
+  return wrong(field, path,
+               std::string(is_secret ? "others may read or change it" : "others may change it") +
+                   "; take these rights away (chmod " + (is_secret ? "o-rw" : "o-w") + ",g-w " +
+                   quote(path, 400) + ")");
+}
+
+Result<std::string> read_pem(const char* field, const std::string& path, bool is_secret = false) {
+  SPECD_OK_OR_RETURN(check_owner(field, path, is_secret));
   Result<std::string> text = read_text_file(path, kPemBytesMax);
   if (!text.ok()) return text.status().in_field(field);
   return text;
@@ -76,20 +97,6 @@ std::string day_of(const ASN1_TIME* time) {
   return {begin, static_cast<size_t>(n)};
 }
 
-// The key of the server must be its secret, and nobody else may put another one in its place.
-Status check_secret(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return Status();  // reading it says why
-  if (info.st_uid != geteuid() && info.st_uid != 0)
-    return wrong("key", path,
-                 "it belongs to user " + std::to_string(info.st_uid) +
-                     "; expected a file of the user of specd, or of root");
-  if ((info.st_mode & (S_IRWXO | S_IWGRP)) == 0) return Status();
-  return wrong("key", path,
-               "others may read or change it; take these rights away (chmod o=,g-w " +
-                   quote(path, 400) + ")");
-}
-
 int no_password(char*, int, int, void*) { return -1; }
 
 Status use_own(SSL_CTX& context, const TlsOptions& files) {
@@ -109,8 +116,7 @@ Status use_own(SSL_CTX& context, const TlsOptions& files) {
   for (size_t i = 1; i < chain.size(); ++i)
     if (SSL_CTX_add1_chain_cert(&context, chain[i].get()) != 1)
       return wrong("certificate", files.certificate, reason());
-  SPECD_OK_OR_RETURN(check_secret(files.key));
-  SPECD_TRY(const std::string text, read_pem("key", files.key));
+  SPECD_TRY(const std::string text, read_pem("key", files.key, /*is_secret=*/true));
   const Owned<EVP_PKEY> key(
       PEM_read_bio_PrivateKey(bytes_of(text).get(), nullptr, no_password, nullptr));
   if (key == nullptr)
@@ -126,6 +132,8 @@ Status use_own(SSL_CTX& context, const TlsOptions& files) {
 Status trust(SSL_CTX& context, const TlsOptions& files) {
   SPECD_TRY(const std::vector<Owned<X509>> authorities,
             read_certificates("client_ca", files.client_ca));
+  // An authority counts without the one above it, whose others are not meant.
+  X509_STORE_set_flags(SSL_CTX_get_cert_store(&context), X509_V_FLAG_PARTIAL_CHAIN);
   for (const Owned<X509>& each : authorities) {
     if (X509_check_ca(each.get()) == 0)
       return wrong("client_ca", files.client_ca,
@@ -155,10 +163,14 @@ std::string text_of(const ASN1_STRING* string) {
           static_cast<size_t>(ASN1_STRING_length(string))};
 }
 
-std::vector<std::string> alternative_names(X509& certificate) {
+// `has_none`: the certificate has no such names, which is something else than names that cannot be read.
+std::vector<std::string> alternative_names(X509& certificate, bool& has_none) {
   std::vector<std::string> found;
+  int state = 0;
   const Owned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)));
+      X509_get_ext_d2i(&certificate, NID_subject_alt_name, &state, nullptr)));
+  constexpr int kAbsent = -1;
+  has_none = names == nullptr && state == kAbsent;
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
     const bool is_text = name->type == GEN_DNS || name->type == GEN_URI || name->type == GEN_EMAIL;
@@ -203,15 +215,27 @@ class OpenSslStream final : public TlsStream {
   std::vector<std::string> names() const override {
     const Owned<X509> certificate(SSL_get1_peer_certificate(ssl_.get()));
     if (certificate == nullptr) return {};
-    std::vector<std::string> names = alternative_names(*certificate);
-    return names.empty() ? common_name(*certificate) : names;
+    bool has_none = false;
+    std::vector<std::string> names = alternative_names(*certificate, has_none);
+    return has_none ? common_name(*certificate) : names;
   }
 
+  // A record may hold no data but a new key. OpenSSL then returns as if it had to wait for more.
   ssize_t receive(char* to, size_t n) override {
-    ERR_clear_error();
-    size_t got = 0;
-    const int result = SSL_read_ex(ssl_.get(), to, n, &got);
-    return result == 1 ? static_cast<ssize_t>(got) : failed(result);
+    for (; n_without_data_ <= kWithoutDataMax; ++n_without_data_) {
+      ERR_clear_error();
+      size_t got = 0;
+      const int result = SSL_read_ex(ssl_.get(), to, n, &got);
+      if (result == 1) {
+        n_without_data_ = 0;
+        return static_cast<ssize_t>(got);
+      }
+      const ssize_t why = failed(result);
+      if (why == 0 || errno != EAGAIN || !has_more()) return why;
+    }
+    is_broken_ = true;
+    errno = ECONNRESET;
+    return -1;
   }
 
   // OpenSSL writes a record at a time.
@@ -229,15 +253,30 @@ class OpenSslStream final : public TlsStream {
 
   void finish() override {
     ERR_clear_error();
-    if (!is_broken_) SSL_shutdown(ssl_.get());
-    Stream::finish();
+    const int result = is_broken_ ? 0 : SSL_shutdown(ssl_.get());
+    must_say_goodbye_ = result < 0 && SSL_get_error(ssl_.get(), result) == SSL_ERROR_WANT_WRITE;
+    if (!must_say_goodbye_) Stream::finish();
+  }
+  ssize_t linger() override {
+    if (must_say_goodbye_) finish();
+    return Stream::linger();
   }
 
  private:
+  static constexpr int kWithoutDataMax = 32;  // records in a row
+
+  // Whether more than that has come from the client.
+  bool has_more() const {
+    int n = 0;
+    return SSL_has_pending(ssl_.get()) == 1 || (ioctl(descriptor(), FIONREAD, &n) == 0 && n > 0);
+  }
   // What receive() returns: -1 and errno, or 0 when the client has closed.
   ssize_t failed(int result) {
     const int error = SSL_get_error(ssl_.get(), result);
-    if (error == SSL_ERROR_ZERO_RETURN) return 0;
+    if (error == SSL_ERROR_ZERO_RETURN) {
+      problem_ = "it hung up";
+      return 0;
+    }
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
       errno = EAGAIN;
       return -1;
@@ -250,16 +289,16 @@ class OpenSslStream final : public TlsStream {
 
   const Owned<SSL> ssl_;
   bool is_broken_ = false;
+  bool must_say_goodbye_ = false;
+  int n_without_data_ = 0;  // records since the last with data
   std::string problem_;
 };
 
 }  // namespace
 
-class TlsKeys::Read {
- public:
-  Read() : context(SSL_CTX_new(TLS_server_method())) {}
-
-  Owned<SSL_CTX> context;
+struct TlsKeys::Read {
+  Owned<SSL_CTX> context{SSL_CTX_new(TLS_server_method())};
+  std::string sha256;  // of the files
 };
 
 TlsKeys::~TlsKeys() = default;
@@ -279,6 +318,9 @@ Result<std::shared_ptr<const TlsKeys::Read>> TlsKeys::read() const {
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
+  // receive() looks at what came without data itself, so that nobody is busy with one client alone.
+  SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
+  SSL_CTX_set_max_cert_list(context, kClientChainBytesMax);
   // Each connection shows its certificate anew: an earlier one may have been checked by other rules.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context, 0);
@@ -286,7 +328,22 @@ Result<std::shared_ptr<const TlsKeys::Read>> TlsKeys::read() const {
   SSL_CTX_set_alpn_select_cb(context, choose_http2, nullptr);
   SPECD_OK_OR_RETURN(use_own(*context, files_));
   SPECD_OK_OR_RETURN(trust(*context, files_));
+  std::string all;
+  for (const std::string* file : {&files_.certificate, &files_.key, &files_.client_ca}) {
+    SPECD_TRY(const std::string text, read_text_file(*file, kPemBytesMax));
+    all += std::to_string(text.size()) + " " + text;
+  }
+  read->sha256 = to_hex(sha256(all));
   return std::shared_ptr<const Read>(std::move(read));
+}
+
+bool TlsKeys::are_new(const Read& keys) const {
+  const MutexLock lock(mutex_);
+  return keys_->sha256 != keys.sha256;
+}
+
+std::string TlsKeys::end_of(const Read& keys) {
+  return day_of(X509_get0_notAfter(SSL_CTX_get0_certificate(keys.context.get())));
 }
 
 void TlsKeys::use(std::shared_ptr<const Read> keys) {

@@ -33,7 +33,7 @@ class TlsStream : public Stream {
 
 class TlsKeys {
  public:
-  class Read;  // keys as they were read
+  struct Read;  // keys as they were read
 
   // Errors have the field of the wrong file: "certificate", "key" or "client_ca".
   static Result<std::unique_ptr<TlsKeys>> load(const TlsOptions& files);
@@ -41,6 +41,10 @@ class TlsKeys {
 
   // [any] Reads the files again, for new certificates at the same paths.
   Result<std::shared_ptr<const Read>> read() const;
+  // [any] Whether these differ from those in use.
+  bool are_new(const Read& keys) const;
+  // When their certificate expires: "Jan 31 12:00:00 2027 GMT".
+  static std::string end_of(const Read& keys);
   // [any] Connections that start from now on use these.
   void use(std::shared_ptr<const Read> keys);
   // [any] Null when there is no memory.

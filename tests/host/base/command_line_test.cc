@@ -178,6 +178,10 @@ TEST(CommandLine, what_a_command_does_not_take_is_refused) {
       {kSpecctl + " generate --prompt '\xff'", "--prompt: expected UTF-8"},
       {kSpecctl + " route get '\xff'", "expected UTF-8"},
       {kSpecctl + " completion tcsh", "found 'tcsh'"},
+      {kSpecctl + " status --server a.example:1", "of another machine needs --tls-ca"},
+      {kSpecctl + " status --server localhost:1 --tls-ca x", "together"},
+      {kSpecctl + " status --tls-ca x", "are for --server"},
+      {kSpecctl + " status --server localhost:1 --socket x", "--socket or --server, not both"},
       {kSpecctl + " completion bash zsh", "expected one shell"},
   };
   for (const auto& [line, words] : table) {

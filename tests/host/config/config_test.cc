@@ -181,7 +181,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
                                     .client_ca = "/c.pem"}));
   ASSERT_EQ(c.users.size(), 3U);
   EXPECT_EQ(c.users[0], (UserOptions{.name = "",
-                                     .id = UINT32_MAX,
+                                     .id = std::nullopt,
                                      .certificate = "c",
                                      .rights = {Right::kRead},
                                      .requests_max = 0,

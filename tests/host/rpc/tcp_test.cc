@@ -97,6 +97,20 @@ TEST_F(Tcp, each_rpc_is_served_to_certificates_with_its_right) {
       << daemon_.output();
 }
 
+TEST_F(Tcp, the_first_user_who_fits_counts_also_one_without_rights) {
+  start("{certificate: lost, rights: []}, {certificate: team, rights: [infer, read]}");
+  const auto is_served = [&](const std::string& names) {
+    const Identity client({.common_name = "x", .alternative_names = names}, &authority_);
+    grpc::ByteBuffer unused;
+    return call_raw(channel(client), "/specd.v1.Control/GetStatus", "", unused).ok();
+  };
+  EXPECT_TRUE(is_served("DNS:team"));
+  EXPECT_FALSE(is_served("DNS:team,DNS:lost"));
+  EXPECT_FALSE(is_served("DNS:x"));
+  EXPECT_TRUE(is_served("DNS:x,URI:team"));
+  stop();
+}
+
 TEST_F(Tcp, a_client_without_a_certificate_never_reaches_grpc) {
   start("{certificate: client, rights: [infer]}");
   const double before = cpu_seconds(daemon_.pid());
@@ -177,7 +191,10 @@ TEST_F(Tcp, certificates_are_read_again_with_the_configuration_or_nothing_is) {
   EXPECT_TRUE(is_served(client)) << "all is as it was";
   other.write(daemon_.folder() / "ca");
   EXPECT_FALSE(is_served(of_other));
-  EXPECT_EQ(reload().first, 0);
+  const auto [done, told] = reload();
+  EXPECT_EQ(done, 0) << told;
+  EXPECT_NE(told.find("tcp.tls: a certificate that expires "), std::string::npos) << told;
+  EXPECT_EQ(reload().second.find("certificate"), std::string::npos) << "nothing is new";
   EXPECT_TRUE(is_served(of_other));
   EXPECT_FALSE(is_served(client));
   stop();

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -142,7 +143,23 @@ class TlsClient {
     std::string all, block(30'000, '\0');
     size_t n = 0;
     while (SSL_read_ex(ssl_.get(), block.data(), block.size(), &n) == 1) all.append(block, 0, n);
-    return all;
+    const bool is_late = errno == EAGAIN && SSL_get_error(ssl_.get(), -1) == SSL_ERROR_WANT_READ;
+    return is_late ? all + " (and no end)" : all;
+  }
+  // Asks for new keys as often.
+  void update_keys(int n) {
+    for (int i = 0; i < n; ++i) {
+      SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);
+      SSL_do_handshake(ssl_.get());
+    }
+  }
+  // Some bytes, or none at the end.
+  std::string read_some() {
+    std::string block(30'000, '\0');
+    size_t n = 0;
+    if (SSL_read_ex(ssl_.get(), block.data(), block.size(), &n) != 1) n = 0;
+    block.resize(n);
+    return block;
   }
   // Whether the server said goodbye, so that nothing was cut off.
   bool has_ended() const { return (SSL_get_shutdown(ssl_.get()) & SSL_RECEIVED_SHUTDOWN) != 0; }

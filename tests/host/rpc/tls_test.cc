@@ -142,6 +142,11 @@ TEST_F(Tls, what_is_wrong_with_a_file_is_said) {
   expect("key: 'server.key': others may read or change it");
   fs::permissions(folder_ / "server.key", fs::perms(0440));
   EXPECT_EQ(problem(), "none");
+  for (const char* file : {"ca.pem", "server.pem"}) {
+    fs::permissions(folder_ / file, fs::perms(0664));
+    EXPECT_NE(problem().find("others may change it"), std::string::npos) << problem();
+    fs::permissions(folder_ / file, fs::perms(0644));
+  }
   fs::remove(folder_ / "server.key");
   fs::create_directory(folder_ / "server.key", folder_);
   expect("key: 'server.key': ");
@@ -194,6 +199,68 @@ TEST_F(Tls, only_certificates_of_the_authority_for_clients_that_are_valid_now_ar
   EXPECT_EQ(n_taken(), 0U);
   const TlsClient client(listener_->name(), &client_);
   EXPECT_GE(taken(0), 0) << "the right one is";
+}
+
+TEST_F(Tls, an_authority_below_another_counts_alone) {
+  const Identity below({.common_name = "below", .is_authority = true}, &authority_);
+  const Identity beside({.common_name = "beside", .is_authority = true}, &authority_);
+  below.write(folder_ / "ca");
+  listen();
+  const Identity of_below({.common_name = "client"}, &below);
+  const Identity of_beside({.common_name = "client"}, &beside);
+  const TlsClient client(listener_->name(), &of_below);
+  ASSERT_GE(taken(0), 0);
+  for (const Identity* shown : {&of_beside, &client_})
+    EXPECT_EQ(TlsClient(listener_->name(), shown).read_all(), "");
+  EXPECT_EQ(n_taken(), 1U);
+}
+
+TEST_F(Tls, a_client_that_talks_on_gets_the_last_bytes_all_the_same) {
+  listen();
+  TlsClient client(listener_->name(), &client_);
+  const int server = taken(0);
+  ASSERT_GE(server, 0);
+  const std::string answer(1'000'000, 'a');
+  std::thread serve([&] {
+    for (std::string_view left = answer; !left.empty();) {
+      pollfd can{.fd = server, .events = POLLOUT, .revents = 0};
+      if (poll(&can, 1, 10'000) <= 0) break;
+      const ssize_t n = send(server, left.data(), left.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n > 0) left.remove_prefix(static_cast<size_t>(n));
+    }
+    const std::lock_guard lock(mutex_);
+    taken_.clear();  // all is under way, and the server closes
+  });
+  std::string got;
+  for (std::string part = client.read_some(); !part.empty(); part = client.read_some()) {
+    got += part;
+    client.send("more, please");
+  }
+  serve.join();
+  EXPECT_TRUE(got == answer) << got.size();
+  EXPECT_TRUE(client.has_ended());
+}
+
+TEST_F(Tls, a_client_that_changes_keys_for_ever_is_cut_off_and_one_that_does_so_at_times_is_not) {
+  listen();
+  TlsClient honest(listener_->name(), &client_), other(listener_->name(), &client_);
+  ASSERT_GE(taken(1), 0);
+  const int server = taken(0);
+  for (int i = 0; i < 20; ++i) {
+    honest.update_keys(10);
+    EXPECT_EQ(honest.send("x"), 1U);
+  }
+  std::string got;
+  while (got.size() < 20) {
+    pollfd wait{.fd = server, .events = POLLIN, .revents = 0};
+    ASSERT_EQ(poll(&wait, 1, 10'000), 1);
+    char block[100];
+    const ssize_t n = recv(server, block, sizeof(block), 0);
+    ASSERT_GT(n, 0);
+    got.append(block, static_cast<size_t>(n));
+  }
+  other.update_keys(100);
+  EXPECT_EQ(other.read_all(), "");
 }
 
 TEST_F(Tls, bytes_arrive_unchanged_in_both_directions_and_the_end_is_told) {
@@ -267,11 +334,14 @@ TEST_F(Tls, new_keys_are_for_new_connections) {
   other.write(folder_ / "ca");
   auto read = keys_->read();
   ASSERT_TRUE(read.ok()) << read.status().text();
+  EXPECT_TRUE(keys_->are_new(*read.value()));
   EXPECT_EQ(TlsClient(listener_->name(), &of_other).read_all(), "") << "they are not in use yet";
+  EXPECT_EQ(n_taken(), 1U);
   keys_->use(std::move(read).value());
   const TlsClient after(listener_->name(), &of_other);
   ASSERT_GE(taken(1), 0);
   EXPECT_EQ(TlsClient(listener_->name(), &client_).read_all(), "");
+  EXPECT_EQ(n_taken(), 2U);
   EXPECT_EQ(before.send("still here"), 10U);
   char byte = 0;
   pollfd wait{.fd = taken(0), .events = POLLIN, .revents = 0};
