@@ -197,6 +197,9 @@ void add_routes(Families& families, const RouteReport& off,
   count("specd_spec_decode_hidden_bytes_total",
         "Bytes of hidden states that were copied for a drafter beside the step.",
         &RouteCounts::hidden_bytes);
+  count("specd_drafter_process_ends_total",
+        "Times the process of the drafter has ended by itself, or was killed for what it did.",
+        &RouteCounts::process_ends);
 
   const auto gauge = [&](const char* name, const char* help, auto RouteReport::*field) {
     MetricFamily& family = families.add(Type::kGauge, name, help);
@@ -208,12 +211,31 @@ void add_routes(Families& families, const RouteReport& off,
         "1 while the route does not draft: too many sequences run (disable_by_batch_size), or the "
         "drafter is suspended.",
         &RouteReport::suspended);
+  MetricFamily& quarantined =
+      families.add(Type::kGauge, "specd_route_quarantined",
+                   "1 while the drafter is not called any more: its call does not return, or its "
+                   "process dies again and again.");
+  for (const RouteReport& route : routes) {
+    quarantined.series.push_back(
+        Families::number(labels(route), route.state == RouteState::kQuarantined ? 1.0 : 0.0));
+  }
   gauge("specd_plugin_memory_bytes",
         "Memory that the drafter of the live route holds through the memory service.",
         &RouteReport::memory_bytes);
   gauge("specd_plugin_memory_limit_bytes", "The most memory that the drafter may hold.",
         &RouteReport::memory_bytes_max);
 
+  families.each(
+      "specd_plugin_defects_total",
+      "Proposals of the drafter and verdicts of the verifier in which validation found a defect.",
+      routes, [&](const RouteReport& route, auto& series) {
+        const auto one = [&](const PluginUse& plugin, uint64_t n) {
+          series.push_back(Families::number({{"route", route.name()}, {"plugin", plugin.plugin}},
+                                            static_cast<double>(n)));
+        };
+        one(route.options.drafter, route.counts.cut - route.counts.cut_verdicts);
+        one(route.options.verifier, route.counts.cut_verdicts);
+      });
   const auto by_call = [&](const char* name, const char* help, auto&& value) {
     families.each(name, help, routes, [&](const RouteReport& route, auto& series) {
       if (!has_pair(route.state)) return;

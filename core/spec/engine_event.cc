@@ -22,6 +22,8 @@ const char* event_kind_name(EventKind kind) {
       return "rolled_back";
     case EventKind::kPassed:
       return "passed";
+    case EventKind::kDefect:
+      return "defect";
     case EventKind::kSuspended:
       return "suspended";
     case EventKind::kResumed:

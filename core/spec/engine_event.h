@@ -16,10 +16,11 @@ enum class EventKind {
   kAborted,      // the candidate was given up
   kRolledBack,   // the version before is live again
   kPassed,       // the live version has passed its probation: there is no way back any more
+  kDefect,       // a plugin of a version has failed or broken a rule for the first time
   kSuspended,    // a drafter failed again and again, and does not draft for a while
   kResumed,      // it works again
   kQuarantined,  // a call of a drafter does not return, or its process dies again and again: it is not called any more
-  kProcessEnded,      // the process of a drafter has died, and is started again
+  kProcessEnded,      // the process of a drafter has died
   kProcessRestarted,  // it works again
   kSetAside,          // a plugin's control call does not return: the plugin is refused
   kNotRecorded,       // the journal could not be written: the next start does not know of it

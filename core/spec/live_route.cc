@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "core/base/bad_alloc.h"
 #include "core/base/log.h"
 
 namespace specd {
@@ -60,6 +61,14 @@ void LiveRoute::suspended_by(SuspensionRule rule, const Breaker& by, const std::
   say(LogLevel::kWarn, EventKind::kSuspended,
       "is suspended and tried again in " + std::to_string(by.pause_ns() / 1'000'000'000) +
           " s, by the rule " + kSuspensionRuleNames[static_cast<size_t>(rule)] + ": " + problem);
+}
+
+void LiveRoute::note_defect(const BundleInfo& of, const std::string& what) {
+  if (is_defect_told_.exchange(true) || !tell) return;
+  or_drop([&] {
+    tell(EventKind::kDefect, "route " + name + ": plugin " + of.id +
+                                 " fails or breaks a rule; what follows is only counted: " + what);
+  });
 }
 
 void LiveRoute::condemn(const std::string& why) {

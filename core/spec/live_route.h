@@ -46,13 +46,16 @@ struct RouteCounters {
   std::vector<std::atomic<uint64_t>> accepted_at;  // [max_depth] accepted nodes by depth - 1
   std::atomic<uint64_t> forward_ns{0};             // the route's share of the forwards, by rows
   std::atomic<uint64_t> cut{0};  // sequences' proposals and verdicts that were refused or cut
+  std::atomic<uint64_t> cut_verdicts{0};    // of these the verdicts
   std::atomic<uint64_t> sequences_lost{0};  // see RouteCounts::lost
   std::atomic<uint64_t> hidden_bytes{0};    // see RouteCounts::hidden_bytes
+  std::atomic<uint64_t> process_ends{0};    // see RouteCounts::process_ends
   std::array<std::atomic<uint64_t>, kSuspensionRuleNames.size()> suspensions{};
 
   void clear() {
-    for (auto* each : {&requests, &steps, &drafts, &drafted, &accepted, &rejected, &discarded,
-                       &forward_ns, &cut, &sequences_lost, &hidden_bytes}) {
+    for (auto* each :
+         {&requests, &steps, &drafts, &drafted, &accepted, &rejected, &discarded, &forward_ns, &cut,
+          &cut_verdicts, &sequences_lost, &hidden_bytes, &process_ends}) {
       *each = 0;
     }
     for (std::atomic<uint64_t>& each : accepted_at) each = 0;
@@ -70,8 +73,10 @@ struct RouteCounters {
     for (size_t i = 0; i < accepted_at.size(); ++i) counts.accepted_at[i] += accepted_at[i];
     counts.forward_ns += forward_ns;
     counts.cut += cut;
+    counts.cut_verdicts += cut_verdicts;
     counts.lost += sequences_lost;
     counts.hidden_bytes += hidden_bytes;
+    counts.process_ends += process_ends;
     for (size_t i = 0; i < suspensions.size(); ++i) counts.suspensions[i] += suspensions[i];
   }
 };
@@ -160,11 +165,14 @@ struct LiveRoute {
   // [any] The same when it makes no call any more: its process is gone for good. False when it was so already.
   bool set_condemned(const std::string& why);
 
-  // Counts n sequences whose proposal or verdict was refused or cut, and says why.
-  void cut(uint64_t n, std::string why) {
+  // Counts n sequences whose proposal or verdict was refused or cut, and says why. `of`: whose it was.
+  void cut(uint64_t n, const BundleInfo& of, std::string why) {
     counters.cut += n;
+    note_defect(of, why);
     last_problem.set(std::move(why));
   }
+  // [any] The first defect of the version becomes an event; all are counted.
+  void note_defect(const BundleInfo& of, const std::string& what);
 
   // [the thread of the drafter's calls] A call is over. Opens the breaker after too many that failed or were late.
   // A drafter that refuses single sequences works; a propose() of which nothing is usable does not
@@ -211,6 +219,7 @@ struct LiveRoute {
   void suspended_by(SuspensionRule rule, const Breaker& by, const std::string& problem);
 
   std::atomic<bool> is_condemned_{false};
+  std::atomic<bool> is_defect_told_{false};
 };
 
 // A request's hold on its version of a route, from admission to its end or until it gets another. The pair lives as long as a lease does,

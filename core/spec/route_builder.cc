@@ -356,10 +356,11 @@ ProcessKeeper::Hooks hooks_of(LiveRoute& route) {
   };
   return {
       .on_death =
-          [&route, say](const std::string& how) {
+          [&route, say](const std::string& how, bool is_started_again) {
+            ++route.counters.process_ends;
             route.last_problem.set("its process has ended: " + how);
             say(EventKind::kProcessEnded, LogLevel::kWarn,
-                "has ended and is started again: " + how);
+                (is_started_again ? "has ended and is started again: " : "has ended: ") + how);
           },
       .on_restart = [say] { say(EventKind::kProcessRestarted, LogLevel::kInfo, "works again"); },
       .on_lost = [&route](const std::string& why) { route.set_condemned(why); }};

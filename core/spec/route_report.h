@@ -77,7 +77,10 @@ struct RouteCounts {
   std::vector<uint64_t> accepted_at;  // accepted nodes by depth - 1
   uint64_t forward_ns = 0;            // its share of the forwards, by rows
   uint64_t cut = 0;                   // proposals and verdicts with a defect
+  uint64_t cut_verdicts = 0;          // of these the verdicts
   uint64_t hidden_bytes = 0;          // of hidden states, copied for a drafter beside the step
+  uint64_t process_ends =
+      0;  // of the drafter's process, by itself or because it was killed for a defect
   std::array<uint64_t, kSuspensionRuleNames.size()> suspensions{};  // by rule
   uint64_t lost = 0;                           // requests that a drafter failed, or that outgrew it
   CallCounts begin, propose, update;           // of the drafter

@@ -15,6 +15,7 @@ void ShadowCounts::called(CallKind kind, const Status& status, uint64_t took_ns)
 
 void ShadowCounts::lost(uint32_t n_sequences, const std::string& why) {
   route_.counters.sequences_lost += n_sequences;
+  route_.note_defect(route_.drafter_bundle, why);
   route_.last_problem.set(why);
 }
 

@@ -16,7 +16,7 @@ class ShadowCounts final : public ShadowObserver {
   void called(CallKind kind, const Status& status, uint64_t took_ns) override;
   void lost(uint32_t n_sequences, const std::string& why) override;
   void refused(uint32_t n, const std::string& defect) override {
-    route_.cut(n, "propose: " + defect);
+    route_.cut(n, route_.drafter_bundle, "propose: " + defect);
   }
   void scored(int32_t n_nodes, int32_t n_accepted) override;
 

@@ -28,7 +28,9 @@ class Losses {
   }
   void report(const char* call) const {
     if (n_ == 0) return;
-    route_.last_problem.set(std::string(call) + ": " + first_);
+    const std::string problem = std::string(call) + ": " + first_;
+    route_.note_defect(route_.drafter_bundle, problem);
+    route_.last_problem.set(problem);
     log_because_of(route_.drafter->owner().plugin, LogLevel::kWarn,
                    "route " + route_.name + ": " + call + ": " + std::to_string(n_) +
                        " requests continue without drafts: " + first_);

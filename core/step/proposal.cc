@@ -91,7 +91,7 @@ bool Proposal::call() {
   took_ns_ = now_ns() - start_ns;
   if (!status.ok()) {
     route_.called(DrafterCall::kPropose, status, took_ns_);
-    route_.cut(members_.size(), status.to_string());
+    route_.cut(members_.size(), route_.drafter_bundle, status.to_string());
     failed_ = true;
   }
   return status.ok();
@@ -128,7 +128,8 @@ std::vector<bool> Proposal::take() {
     tree.clear();
     const specd_status status = batch_.status[s];
     const bool bad = status != SPECD_OK && status != SPECD_E_DEADLINE;
-    if (bad && !failed_) route_.cut(1, problem = "propose: " + batch_.why(s));
+    if (bad && !failed_)
+      route_.cut(1, route_.drafter_bundle, problem = "propose: " + batch_.why(s));
     if (bad || failed_) continue;
     counts[s] = true;
     limits.node_budget = given_[s];
@@ -141,7 +142,7 @@ std::vector<bool> Proposal::take() {
     if (check.defect != Defect::kNone) {
       problem = std::string("propose: ") + defect_name(check.defect) + " at node " +
                 std::to_string(check.node);
-      route_.cut(1, problem);
+      route_.cut(1, route_.drafter_bundle, problem);
     }
     tree.token.assign(tokens, tokens + check.n_nodes);
     tree.parent.assign(parents, parents + check.n_nodes);
@@ -156,7 +157,7 @@ std::vector<bool> Proposal::take() {
       if (!q.fault.empty()) {
         problem = "propose: " + q.fault;
         if (check.defect == Defect::kNone) {
-          route_.cut(1, problem);
+          route_.cut(1, route_.drafter_bundle, problem);
         } else {
           route_.last_problem.set(problem);
         }

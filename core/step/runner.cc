@@ -23,7 +23,8 @@ bool has_memory_for(const char* call, LiveRoute& route, const Members& members, 
     return true;
   } catch (const std::bad_alloc&) {
   }
-  route.cut(members.size(), std::string(call) + ": " + no_memory_for("the call").to_string());
+  route.counters.cut += members.size();  // which is not the plugin's fault
+  route.last_problem.set(std::string(call) + ": " + no_memory_for("the call").to_string());
   return false;
 }
 

@@ -245,7 +245,8 @@ void Verification::judge(const std::vector<bool>& counts, const std::vector<int3
                std::to_string(member.tree.size()) + " nodes, the vocabulary " +
                std::to_string(step_.vocab_size) + " tokens";
       };
-      route_.cut(1, "verify: " + why());
+      ++route_.counters.cut_verdicts;
+      route_.cut(1, route_.verifier_bundle, "verify: " + why());
       continue;
     }
     member.verdict = {.accepted = {nodes, nodes + n_accepted}, .next_token = next_token};

@@ -134,10 +134,9 @@ void ProcessKeeper::note_death(const std::string& how) {
   restart_ns_ = now + (ns_of(kFirstPause) << (deaths_.size() - 1));
   if (!serving_.has_value())
     return log(LogLevel::kWarn, label() + ": its process has ended: " + how);
-  if (deaths_.size() < kDeathsMax) {
-    if (serving_->hooks.on_death) serving_->hooks.on_death(how);
-    return;
-  }
+  const bool is_started_again = deaths_.size() < kDeathsMax;
+  if (serving_->hooks.on_death) serving_->hooks.on_death(how, is_started_again);
+  if (is_started_again) return;
   lose("its process has died " + std::to_string(deaths_.size()) + " times within " +
        std::to_string(kDeathsWithin.count()) + " s; the last time: " + how);
 }

@@ -39,7 +39,7 @@ class ProcessKeeper {
   };
   // [the keeper's thread]
   struct Hooks {
-    std::function<void(const std::string& how)> on_death;  // it is started again
+    std::function<void(const std::string& how, bool is_started_again)> on_death;
     std::function<void()> on_restart;
     std::function<void(const std::string& why)> on_lost;  // for good
   };

@@ -74,6 +74,7 @@ TEST_F(Process, one_that_dies_costs_drafts_and_works_again) {
       {"overflows_the_stack", "SIGSEGV"},
       {"takes_all_memory", "SIGABRT"},
       {"frees_twice", "SIGABRT"},
+      {"overflows_the_heap", "SIGABRT"},
       {"forks", "SIGSYS"},
       {"starts_a_thread", "SIGSYS"},
       {"opens_a_socket", "SIGSYS"},
@@ -83,9 +84,10 @@ TEST_F(Process, one_that_dies_costs_drafts_and_works_again) {
   const Request off = request(prompts()[3], "off", 60);
   for (const auto& [mode, how] : deaths) {
     // A sanitizer ends the process in its own way, and takes all the addresses that there are; ThreadSanitizer does not
-    // mind a second free().
+    // mind what is done to the heap.
     if (SPECD_HAS_SANITIZER && std::string(mode) == "takes_all_memory") continue;
     if (SPECD_TSAN && std::string(mode) == "frees_twice") continue;
+    if (SPECD_TSAN && std::string(mode) == "overflows_the_heap") continue;
     start_with({fatal("r", mode)});
     const Outcome plain = run(off);
     Request r = off;
@@ -152,6 +154,35 @@ TEST_F(Process, it_sees_every_state_and_tells_its_metrics_and_its_memory) {
   EXPECT_NE(figures[0].substr(0, 2), "0 ") << figures[0];
 }
 
+// Before it is confined a drafter may start both; it writes their numbers into the file `left`.
+TEST_F(Process, a_process_and_a_thread_that_it_has_left_behind_end_with_it) {
+  start_with({lookup("r", 4)});
+  const Outcome plain = run(request(prompts()[3], "off", 60));
+  for (const char* mode : {"forks", "starts_a_thread"}) {
+    RouteOptions wanted = fatal("x", mode);
+    wanted.drafter.config["at"] = "create";
+    wanted.drafter.config["left"] = folder_ + "/left";
+    good(engine_->apply_route(wanted));
+    EXPECT_EQ(run(request(prompts()[3], "x", 60)).tokens, plain.tokens) << mode;
+    EXPECT_GT(report("x").counts.drafted, 0u) << mode;
+    pid_t left = 0;
+    std::ifstream(folder_ + "/left") >> left;
+    ASSERT_GT(left, 1) << mode;
+    const std::string status = "/proc/" + std::to_string(left) + "/status";
+    EXPECT_TRUE(std::filesystem::exists(status)) << mode;
+    good(engine_->delete_route("x"));
+    // Whoever adopts it may not have reaped it yet.
+    wait_for([&] {
+      std::ifstream in(status);
+      std::string line;
+      while (std::getline(in, line) && line.rfind("State:", 0) != 0) {
+      }
+      return line.empty() || line.find('Z') != std::string::npos;
+    });
+    EXPECT_EQ(runners().size(), 0u) << mode;
+  }
+}
+
 TEST_F(Process, what_a_confined_one_may_not_do_fails) {
   start_with({fatal("r", "opens_a_file")});
   hang();
@@ -171,7 +202,7 @@ TEST_F(Process, one_that_dies_again_and_again_is_quarantined_until_it_is_applied
             std::string::npos)
       << version(RouteState::kQuarantined).last_problem;
   EXPECT_TRUE(has_event(EventKind::kQuarantined, "route r: generation 1 is quarantined"));
-  EXPECT_EQ(n_events(EventKind::kProcessEnded), 4u);
+  EXPECT_EQ(n_events(EventKind::kProcessEnded), 5u);
   EXPECT_EQ(runners().size(), 0u);
   EXPECT_EQ(run(r).tokens, plain.tokens) << "requests that name it are decoded plainly";
   // The same again, by hand.

@@ -9,9 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -51,7 +53,11 @@ T* hidden(T* pointer) {
   return its;
 }
 
-void do_it(const std::string& mode) {
+// `left`: the file that gets the number of what is left behind; "" = none.
+void do_it(const std::string& mode, const std::string& left_file = "") {
+  const auto note = [left_file](pid_t number) {
+    if (!left_file.empty()) std::ofstream(left_file) << number << std::endl;
+  };
   if (mode == "aborts") abort();
   if (mode == "exits") exit(0);
   if (mode == "segfaults") *hidden(reinterpret_cast<int*>(8)) = 1;
@@ -69,8 +75,25 @@ void do_it(const std::string& mode) {
     free(memory);
     free(again);
   }
-  if (mode == "forks" && fork() == 0) pause();
-  if (mode == "starts_a_thread") std::thread([] { pause(); }).detach();
+  if (mode == "overflows_the_heap") {
+    char* const memory = hidden(static_cast<char*>(malloc(2000)));
+    memset(memory, 0xff, 2016);  // over the size of what is behind it
+    free(memory);
+  }
+  if (mode == "forks") {
+    const pid_t left = fork();
+    while (left == 0) pause();
+    note(left);
+  }
+  if (mode == "starts_a_thread") {
+    static std::atomic<pid_t> left{0};
+    std::thread([] {
+      left = gettid();
+      while (true) sleep(1);
+    }).detach();
+    while (left == 0) std::this_thread::yield();
+    note(left);
+  }
   if (mode == "opens_a_socket") (void)socket(AF_INET, SOCK_STREAM, 0);
   if (mode == "kills_its_parent") (void)kill(getppid(), SIGKILL);
   if (mode == "closes_all") {
@@ -101,7 +124,7 @@ specd_status create(const specd_factory*, const specd_host* host, const specd_cr
     const std::string at = config.string("at", "propose");
     auto made =
         std::make_unique<Fatal>(Fatal{config.required_string("mode"), config.string("while", "")});
-    if (at == "create") do_it(made->mode);
+    if (at == "create") do_it(made->mode, config.string("left", ""));
     *out = reinterpret_cast<specd_drafter*>(made.release());
   });
 }
@@ -149,7 +172,7 @@ constexpr specd_drafter_api kApi = {sizeof(specd_drafter_api),
                                     &destroy};
 constexpr const char* kSchema = R"({"type": "object", "additionalProperties": false,
   "required": ["mode"], "properties": {"mode": {"type": "string"}, "while": {"type": "string"},
-  "at": {"type": "string"}}})";
+  "at": {"type": "string"}, "left": {"type": "string"}}})";
 
 }  // namespace
 
