@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/failpoint.h"
 #include "tests/host/rpc/http2_frames.h"
 
 namespace specd::host {
@@ -163,6 +164,24 @@ TEST_F(ListenerTest, bytes_arrive_unchanged_in_both_directions_at_once) {
   }
   for (std::thread& each : threads) each.join();
 }
+
+#ifdef SPECD_FAILPOINTS
+TEST_F(ListenerTest, a_client_that_cannot_be_accepted_waits_and_is_told_until_it_can) {
+  start();
+  ASSERT_TRUE(set_failpoints("socket.accept=fail").ok());
+  const FileDescriptor client = connect_client();
+  while (listener_->status().ok()) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_NE(listener_->status().message().find("Too many open files"), std::string::npos)
+      << listener_->status().message();
+  ASSERT_TRUE(set_failpoints("").ok());
+  const int server = taken(0);
+  ASSERT_GE(server, 0);
+  EXPECT_TRUE(listener_->status().ok()) << listener_->status().message();
+  EXPECT_TRUE(send_all(client.get(), "hello"));
+  shutdown(client.get(), SHUT_WR);
+  EXPECT_EQ(read_all(server), "hello");
+}
+#endif
 
 TEST_F(ListenerTest, what_the_server_sent_before_it_closed_is_delivered_at_the_end) {
   start();

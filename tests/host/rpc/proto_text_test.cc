@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/base/utf8.h"
+#include "core/engine.h"
 #include "host/proto/specd.pb.h"
 
 namespace specd::host {
@@ -35,6 +37,16 @@ TEST(ProtoText, what_is_not_utf8_is_shown_at_any_depth_and_bytes_are_left) {
   model.add_generation_config_ignored("\xff");
   make_utf8(model);
   EXPECT_EQ(model.generation_config_ignored(0), "\\xff");
+}
+
+TEST(ProtoText, every_kind_of_event_has_a_word_in_the_protocol) {
+  std::set<int> numbers;
+  for (int i = 0; i <= static_cast<int>(kLastEventKind); ++i) {
+    const char* const word = event_kind_name(static_cast<EventKind>(i));
+    const auto kind = enum_value<v1::EventKind>(word);
+    EXPECT_NE(kind, v1::EVENT_KIND_UNSPECIFIED) << word;
+    EXPECT_TRUE(numbers.insert(kind).second) << word;
+  }
 }
 
 TEST(ProtoText, enums_are_words_and_back) {
