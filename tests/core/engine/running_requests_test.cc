@@ -256,9 +256,10 @@ TEST_F(RunningRequestsTest, events_say_what_happened_to_a_route_and_why) {
           << each.text;
     }
   }
-  EXPECT_EQ(kinds, (std::vector<EventKind>{EventKind::kStaged, EventKind::kTraffic,
-                                           EventKind::kPromoted, EventKind::kSuspended,
-                                           EventKind::kRolledBack, EventKind::kDeleted}));
+  EXPECT_EQ(kinds,
+            (std::vector<EventKind>{EventKind::kStaged, EventKind::kTraffic, EventKind::kPromoted,
+                                    EventKind::kDefect, EventKind::kSuspended,
+                                    EventKind::kRolledBack, EventKind::kDeleted}));
   EXPECT_EQ(engine_->events(last, 1000).size(), 0u);
   EXPECT_EQ(engine_->events(2, 1).at(0).number, 3u);
   EXPECT_EQ(engine_->wait_event(0, 60'000), last) << "it is there";
