@@ -78,6 +78,16 @@ TEST_F(Shipped, variables_and_options_reach_the_program) {
   EXPECT_TRUE(text.starts_with("specd: --set model.path: expected a folder with")) << text;
 }
 
+#ifndef SPECD_FAILPOINTS
+TEST_F(Shipped, failpoints_that_this_build_does_not_have_are_an_error_at_the_start) {
+  const auto [code, text] =
+      run_command("SPECD_FAILPOINTS=step.begin=block " + kSpecd + " serve" +
+                  options(fs::path(SPECD_SOURCE_DIR) / "configs/minimal.yaml"));
+  EXPECT_EQ(code, 1) << text;
+  EXPECT_NE(text.find("SPECD_FAILPOINTS: this build has no failpoints"), std::string::npos) << text;
+}
+#endif
+
 TEST_F(Shipped, the_check_activates_a_pair_with_the_limits_of_its_route) {
   std::ofstream(folder_.path() / "wide.yaml")
       << "listen: unix:s.sock\nmodel:\n  name: m\n  path: " SPECD_SOURCE_DIR

@@ -82,11 +82,13 @@ TEST(Hostile, plugin_that_ends_the_process_is_named_and_the_end_is_not_a_success
   struct Case {
     std::string does, words;
     int end;  // as Daemon::wait()
+    std::string more = "";
   };
   const std::vector<Case> cases = {
       {"crash", "SIGSEGV at address 0x10 in plugin", 1000 + SIGSEGV},
       {"crash on a thread", "SIGSEGV at address 0x10 on a thread of plugin", 1000 + SIGSEGV},
       {"overflow", "SIGSEGV at address ", 1000 + SIGSEGV},
+      {"crash", "SIGSEGV at address 0x10 in plugin", 1000 + SIGSEGV, "    isolation: guarded\n"},
       {"abort", "SIGABRT in plugin", 1000 + SIGABRT},
       {"throw", "an exception that nothing catches in plugin", 1000 + SIGABRT},
       {"abort on a thread", "SIGABRT, with code of plugin", 1000 + SIGABRT},
@@ -98,7 +100,7 @@ TEST(Hostile, plugin_that_ends_the_process_is_named_and_the_end_is_not_a_success
   };
   for (const Case& each : cases) {
     Daemon daemon;
-    daemon.write_config(hang_route("does: " + each.does), kPluginFolders);
+    daemon.write_config(hang_route("does: " + each.does, each.more), kPluginFolders);
     ASSERT_TRUE(daemon.start()) << daemon.output();
     Client client = daemon.client();
     EXPECT_FALSE(client.generate(make_request("hang", 16), {}).ok());
