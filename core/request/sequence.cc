@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/siphash.h"
 
 namespace specd {
 
@@ -31,6 +32,11 @@ bool shows_text(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt) 
   });
 }
 
+// 0 = no salt. The key is of this process: nobody can choose salts with equal values.
+uint64_t tenant_of(const std::string& salt) {
+  return salt.empty() ? 0 : std::max<uint64_t>(1, KeyedHash()(salt));
+}
+
 // The request as one choice of it keeps it.
 Request of_choice(Request request, int32_t index) {
   if (index > 0) request.prompt_logprobs.reset();
@@ -45,6 +51,7 @@ Sequence::Sequence(uint64_t number, const Request& request, std::vector<int32_t>
     : number_(number),
       index_(index),
       request_(of_choice(request, index)),
+      tenant_(tenant_of(request.cache_salt)),
       sampling_(sampling),
       tokens_(std::move(prompt)),
       n_prompt_(static_cast<int32_t>(tokens_.size())),

@@ -33,6 +33,8 @@ class Sequence {
   // The number of choice 0.
   uint64_t request_number() const { return number_ - static_cast<uint64_t>(index_); }
   const Request& request() const { return request_; }  // without its prompt
+  // Which sequences may share text by way of a drafter (specd_begin_args): those with the same cache salt.
+  uint64_t tenant() const { return tenant_; }
   // only before the sequence is shared
   void set_id(std::string id) { request_.id = std::move(id); }
   const SamplingParams& sampling() const { return sampling_; }
@@ -83,6 +85,7 @@ class Sequence {
   uint64_t number_;
   int32_t index_;
   Request request_;
+  uint64_t tenant_;
   SamplingParams sampling_;
   std::vector<int32_t> tokens_;
   SeenTokens seen_;

@@ -24,7 +24,9 @@ void call_begin(StepContext& step, LiveRoute& route, const Members& members, uin
   PluginBatch batch(members, step.step_id);
   std::vector<uint64_t> offsets{0};
   std::vector<int32_t> tokens;
+  std::vector<uint64_t> tenants;
   for (ActiveSequence* member : members) {
+    tenants.push_back(member->sequence->tenant());
     const std::vector<int32_t>& history = member->sequence->tokens();
     tokens.insert(tokens.end(), history.begin(), history.end());
     offsets.push_back(tokens.size());
@@ -40,6 +42,7 @@ void call_begin(StepContext& step, LiveRoute& route, const Members& members, uin
   args.tokens = tokens.data();
   args.sampling = batch.sampling_ptr.data();
   args.seq_state = states.data();
+  args.tenant = tenants.data();
   const Status placed = place(step, route, batch);
   const uint64_t start_ns = batch.start(route);
   DrafterCalls& calls = route.calls();

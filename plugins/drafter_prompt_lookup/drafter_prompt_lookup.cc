@@ -2,10 +2,12 @@
 // parameters, as defined by two engines; see README.md.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "match_pool.h"
 #include "suffix_index.h"
+#include "tenant_pools.h"
 #include "text.h"
 
 namespace specd::prompt_lookup {
@@ -114,7 +116,7 @@ class PromptLookup final : public sdk::Drafter {
             std::max(SuffixIndex::kLongest, MatchPool::kLongestPattern + MatchPool::kLongestMatch)),
         memory_(*this) {
     if (settings_.pool && settings_.shared) {
-      shared_pool_ = std::make_unique<MatchPool>(memory_, pool_options(settings_.pool_tokens));
+      shared_pools_.emplace(memory_, pool_options(settings_.pool_tokens));
     }
   }
 
@@ -123,16 +125,17 @@ class PromptLookup final : public sdk::Drafter {
         : text(std::make_shared<Text>(drafter.memory_)),
           index(drafter.memory_, drafter.settings_.min, drafter.settings_.max) {
       if (drafter.settings_.pool && !drafter.settings_.shared) {
-        pool = std::make_unique<MatchPool>(drafter.memory_, drafter.pool_options(0));
+        pool = std::make_shared<MatchPool>(drafter.memory_, drafter.pool_options(0));
       }
     }
     std::shared_ptr<Text> text;  // a shared pool may keep it beyond the sequence's life
     SuffixIndex index;
-    std::unique_ptr<MatchPool> pool;  // private pool
+    std::shared_ptr<MatchPool> pool;  // of its tenant, or its own
     MatchPool::Reader reader;
   };
 
   void begin(Sequence& sequence, const sdk::Begin& in) {
+    if (shared_pools_.has_value()) sequence.pool = shared_pools_->of(in.tenant);
     // Reserve the prompt and a typical answer at once, within what the quota allows for.
     const std::size_t room = std::min<std::size_t>(in.tokens.size + 1024, positions_max_);
     sequence.text->reserve(room);
@@ -161,9 +164,9 @@ class PromptLookup final : public sdk::Drafter {
       const uint64_t left = out.sampling()->tokens_left;
       const uint64_t room = std::min<uint64_t>(left == 0 ? 0 : left - 1, settings_.draft);
       if (room == 0) return;
-      MatchPool* pool = pool_of(sequence);
       MatchPool::Match match;
-      if (!guard_pool([&] { match = pool->look_up(hasher_, sequence.text, sequence.reader); })) {
+      if (!guard_pool(
+              [&] { match = sequence.pool->look_up(hasher_, sequence.text, sequence.reader); })) {
         return;
       }
       push(out, match.tokens, static_cast<uint32_t>(std::min<uint64_t>(match.size, room)));
@@ -179,9 +182,6 @@ class PromptLookup final : public sdk::Drafter {
   MatchPool::Options pool_options(uint64_t tokens) const {
     return {settings_.draft, settings_.max, settings_.oldest, tokens};
   }
-  MatchPool* pool_of(Sequence& sequence) {
-    return shared_pool_ != nullptr ? shared_pool_.get() : sequence.pool.get();
-  }
 
   void append(Sequence& sequence, int32_t token) {
     if (settings_.pool) {
@@ -193,14 +193,14 @@ class PromptLookup final : public sdk::Drafter {
 
   void take_in(Sequence& sequence) {
     if (!settings_.pool) return;
-    guard_pool([&] { pool_of(sequence)->take_in(hasher_, sequence.text, sequence.reader); });
+    guard_pool([&] { sequence.pool->take_in(hasher_, sequence.text, sequence.reader); });
   }
 
-  // A shared pool that reaches the quota is cleared and refilled, so that one full pool does not
-  // end drafting for all sequences. A private pool fails its sequence.
+  // Shared pools that reach the quota are cleared and refilled, so that a full one does not end
+  // drafting for all sequences. A private pool fails its sequence.
   template <class Body>
   bool guard_pool(Body&& body) {
-    if (shared_pool_ == nullptr) {
+    if (!shared_pools_.has_value()) {
       body();
       return true;
     }
@@ -209,8 +209,8 @@ class PromptLookup final : public sdk::Drafter {
       return true;
     } catch (const sdk::Error& error) {
       if (error.status() != SPECD_E_EXHAUSTED) throw;
-      shared_pool_->clear();
-      log(SPECD_LOG_WARN, std::string("the shared pool was emptied: ") + error.what());
+      shared_pools_->clear();
+      log(SPECD_LOG_WARN, std::string("the shared pools were emptied: ") + error.what());
       return false;
     }
   }
@@ -224,7 +224,7 @@ class PromptLookup final : public sdk::Drafter {
   const uint32_t positions_max_;
   GramHasher hasher_;
   sdk::HostAllocator<int32_t> memory_;
-  std::unique_ptr<MatchPool> shared_pool_;
+  std::optional<TenantPools> shared_pools_;
 };
 
 }  // namespace

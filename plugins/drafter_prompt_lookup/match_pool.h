@@ -83,6 +83,9 @@ class MatchPool {
     return {};
   }
 
+  // Tokens that count against the limit.
+  uint64_t taken() const { return taken_; }
+
   // Removes everything and releases the memory.
   void clear() {
     ++generation_;

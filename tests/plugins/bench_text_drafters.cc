@@ -76,6 +76,8 @@ class Rig {
     begin.tokens = text_.data();
     begin.sampling = &samplings_;
     begin.seq_state = &state_;
+    const uint64_t tenant = 0;
+    begin.tenant = &tenant;
     api_->begin(self_, &begin);
     n_ = context;
   }

@@ -169,6 +169,8 @@ class ZooHead {
     args.tokens = tokens.data();
     args.sampling = call.call.sampling;
     args.seq_state = states_of_.data();
+    const std::vector<uint64_t> tenants(prompts.size(), 0);
+    args.tenant = tenants.data();
     call.expect_ok(drafter_->begin(args, call.call));
   }
 

@@ -213,6 +213,69 @@ TEST(PromptLookup, public_pool_is_bounded_and_goes_on_after_it_was_emptied) {
   }
 }
 
+int begin_for(FakeDrafter& drafter, const TokenList& text, uint64_t tenant) {
+  return drafter.begin(text, SPECD_ATTACH_FRESH, sdk::greedy_sampling(), tenant);
+}
+
+// Ids from 500 on are in the texts of tenant 7 only.
+TEST(PromptLookup, text_of_one_tenant_is_never_drafted_for_another_and_changes_no_draft) {
+  for (const bool oldest : {true, false}) {
+    std::mt19937 random(9);
+    FakeHost host, other_host;
+    const FakeConfig config = FakeConfig()
+                                  .set("max_draft_len", 8)
+                                  .set("max_matching_ngram_size", 3)
+                                  .set("is_use_oldest", oldest);
+    FakeDrafter drafter(host, ngram_factory(), config);
+    FakeDrafter alone(other_host, ngram_factory(), config);  // sees nothing of tenant 7
+    const auto canary = [&] {
+      TokenList text = random_text(random, 20, 10 + random() % 20);
+      for (std::size_t i = 1; i < text.size(); i += 2) text[i] += 500;
+      return text;
+    };
+    int n_canaries = 0, n_drafts = 0;
+    for (int i = 0; i < 400; ++i) {
+      const int victim = begin_for(drafter, canary(), 7);
+      for (const int32_t token : drafter.propose(victim).token) n_canaries += token >= 500;
+      drafter.commit(victim, canary());
+      const TokenList text = random_text(random, 20, 2 + random() % 20);
+      const uint64_t tenant = random() % 3;
+      const int mine = begin_for(drafter, text, tenant);
+      const int reference = begin_for(alone, text, tenant);
+      const FakeDraft draft = drafter.propose(mine);
+      ASSERT_EQ(draft.token, alone.propose(reference).token) << i;
+      for (const int32_t token : draft.token) ASSERT_LT(token, 500) << i;
+      n_drafts += draft.count > 0;
+      for (const int handle : {victim, mine}) drafter.end(handle);
+      alone.end(reference);
+    }
+    EXPECT_GT(n_canaries, 200) << "one tenant's sequences share";
+    EXPECT_GT(n_drafts, 100);
+    EXPECT_TRUE(host.violations().empty()) << host.violations()[0];
+  }
+}
+
+TEST(PromptLookup, the_pools_of_all_tenants_are_bounded_together) {
+  FakeHost host;
+  FakeDrafter drafter(host, ngram_factory(),
+                      FakeConfig().set("max_draft_len", 4).set("max_pool_tokens", 1024));
+  std::mt19937 random(3);
+  uint64_t most = 0;
+  const TokenList known = random_text(random, 1000, 50);
+  const TokenList start(known.begin(), known.begin() + 2);
+  for (uint64_t tenant = 1; tenant <= 2000; ++tenant) {
+    const int first = begin_for(drafter, known, tenant);
+    const int second = begin_for(drafter, start, tenant);
+    ASSERT_EQ(drafter.propose(second).token, TokenList(known.begin() + 2, known.begin() + 6));
+    most = std::max(most, host.memory_used());
+    drafter.end(first);
+    drafter.end(second);
+  }
+  EXPECT_TRUE(drafter.propose(begin_for(drafter, start, 1)).token.empty()) << "long forgotten";
+  EXPECT_LT(most, 2u << 20);
+  EXPECT_TRUE(host.violations().empty());
+}
+
 TEST(PromptLookup, every_failed_allocation_fails_one_sequence_and_leaks_nothing) {
   for (const bool pool : {false, true}) {
     for (const bool shared : {false, true}) {

@@ -94,8 +94,10 @@ Status DrafterClient::begin(const specd_begin_args& args, specd_call& /*call*/) 
       batch.seq_status[s] = SPECD_E_EXHAUSTED;
       continue;
     }
-    *array<MessageSequence>(data, at.sequences) = {
-        .seq_id = batch.seq_id[s], .slot = batch.slot[s], .sampling = *args.sampling[s]};
+    *array<MessageSequence>(data, at.sequences) = {.seq_id = batch.seq_id[s],
+                                                   .slot = batch.slot[s],
+                                                   .sampling = *args.sampling[s],
+                                                   .tenant = args.tenant[s]};
     std::copy_n(args.tokens + first, head.n_rows, array<int32_t>(data, at.token));
     publish();
     seats_[batch.slot[s]] = {.seq_id = batch.seq_id[s], .begun_by = n_calls_};

@@ -42,6 +42,7 @@ struct MessageSequence {
   int32_t root_token = 0, root_position = 0, budget = 0;  // propose
   uint32_t reserved0 = 0;
   specd_sampling sampling = {};  // begin, propose
+  uint64_t tenant = 0;           // begin
 };
 
 // Where the parts of a message begin.

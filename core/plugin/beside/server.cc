@@ -179,6 +179,7 @@ void DrafterServer::begin(const Message& message) {
     if (begun.ok() && status_[0] == SPECD_OK) its = {sequence.seq_id, state_[0], true};
     return begun;
   });
+    args.tenant = &sequence.tenant;
   finish(message, status, now_ns() - start_ns);
 }
 

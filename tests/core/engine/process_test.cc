@@ -66,6 +66,29 @@ TEST_F(Process, drafters_change_no_text_and_draft_what_they_draft_in_the_step) {
   EXPECT_EQ(runners().size(), 0u) << "they end with the engine";
 }
 
+// A tenant's second request is drafted from the first one's text, and another tenant's is not.
+TEST_F(Process, a_drafter_with_a_pool_for_all_keeps_tenants_apart_wherever_it_works) {
+  const RouteOptions pool =
+      route("pool", plugin("specd.drafter.prompt_lookup", {{"max_draft_len", 4}}), 4);
+  for (const RouteOptions& wanted : {pool, guarded(pool), in_process(pool)}) {
+    start_with({wanted});
+    const auto drafts_for = [&](const std::string& salt) {
+      const RouteCounts before = report("pool").counts;
+      Request r = request(prompts()[1], "pool", 40, 0.8f, 77);
+      r.cache_salt = salt;
+      EXPECT_FALSE(run(r).tokens.empty());
+      const RouteCounts now = report("pool").counts;
+      return std::pair(now.drafted - before.drafted, now.accepted - before.accepted);
+    };
+    const auto first = drafts_for("acme");
+    EXPECT_EQ(drafts_for("other"), first);
+    EXPECT_EQ(drafts_for(""), first);
+    EXPECT_GT(drafts_for("acme").second, first.second);
+    EXPECT_GT(drafts_for("").second, first.second);
+    audit();
+  }
+}
+
 TEST_F(Process, one_that_dies_costs_drafts_and_works_again) {
   const std::pair<const char*, const char*> deaths[] = {
       {"aborts", "SIGABRT"},

@@ -205,6 +205,8 @@ void propose_prompt_lookup(benchmark::State& state, Where where) {
   begin.tokens = prompt.data();
   begin.sampling = sampling.data();
   begin.seq_state = seq_state.data();
+  const std::vector<uint64_t> tenants(n, 0);
+  begin.tenant = tenants.data();
   std::unique_ptr<DrafterBeside> beside;
   constexpr uint64_t kSecondNs = 1'000'000'000;
   const BesideTerms terms{.vocab_size = kVocab,

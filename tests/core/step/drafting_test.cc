@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/siphash.h"
 #include "core/step/proposal.h"
 
 namespace specd {
@@ -23,6 +24,7 @@ struct FakeDrafter {
   std::vector<specd_status> propose_status;  // by sequence; the rest are SPECD_OK
   int32_t n_nodes = 4;                       // that it claims
   std::vector<int32_t> tokens;               // of every sequence, from its first node on
+  std::vector<uint64_t> tenants;             // of the sequences that began
 };
 FakeDrafter& self(specd_drafter* d) { return *reinterpret_cast<FakeDrafter*>(d); }
 
@@ -31,6 +33,7 @@ specd_status begin(specd_drafter* d, const specd_begin_args* args) noexcept {
   for (uint32_t s = 0; s < args->batch->n_seqs; ++s) {
     args->batch->seq_status[s] = self(d).begin_status;
     ++self(d).n_begun;
+    self(d).tenants.push_back(args->tenant[s]);
   }
   return SPECD_OK;
 }
@@ -87,11 +90,12 @@ class DraftingTest : public testing::Test {
     ASSERT_TRUE(route_->drafter->activate(grant).ok());
   }
   // After a prompt of three tokens.
-  ActiveSequence sequence(DrafterSession::State state) {
+  ActiveSequence sequence(DrafterSession::State state, const std::string& salt = "") {
     static const auto tokenizer = std::shared_ptr<const Tokenizer>(
         Tokenizer::load(std::string(SPECD_TEST_ZOO) + "/pico-draft/tokenizer.json").value());
     Request request;
     request.max_tokens = 100;
+    request.cache_salt = salt;
     ActiveSequence member;
     member.sequence = std::make_unique<Sequence>(++number_, request, std::vector<int32_t>{1, 2, 3},
                                                  SamplingParams(), std::vector<int32_t>{},
@@ -198,6 +202,22 @@ TEST_F(DraftingTest, sequence_that_cannot_be_attached_is_no_loss) {
   EXPECT_EQ(running[0].draft.state, DrafterSession::State::kLost);
   EXPECT_EQ(fake_.n_begun, 0);
   EXPECT_EQ(route_->counters.sequences_lost, 0u);
+}
+
+TEST_F(DraftingTest, drafters_are_told_which_sequences_have_the_same_salt_and_not_which) {
+  std::vector<ActiveSequence> running;
+  for (const char* salt : {"acme", "", "acme ", "acme", ""})
+    running.push_back(sequence(DrafterSession::State::kNotBegun, salt));
+  begin_drafting(step_, running);
+  const std::vector<uint64_t>& tenants = fake_.tenants;
+  ASSERT_EQ(tenants.size(), 5u);
+  EXPECT_EQ(tenants[1], 0u);
+  EXPECT_EQ(tenants[4], 0u);
+  EXPECT_NE(tenants[0], 0u);
+  EXPECT_NE(tenants[2], 0u);
+  EXPECT_EQ(tenants[0], tenants[3]);
+  EXPECT_NE(tenants[0], tenants[2]);
+  EXPECT_NE(tenants[0], siphash({0, 0}, "acme", 4)) << "the key is a secret";
 }
 
 TEST_F(DraftingTest, losses_at_the_rate_of_requests_are_logged_within_the_plugins_budget) {

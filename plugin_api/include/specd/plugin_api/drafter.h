@@ -141,6 +141,13 @@ typedef struct specd_begin_args { /* in */
   const int32_t *tokens;                 /* host; every committed token; the prompt for FRESH */
   const specd_sampling *const *sampling; /* host [n_seqs] */
   void **seq_state;                      /* out [n_seqs] */
+  /* host [n_seqs]: whose text it is. Sequences have the same tenant when their requests have the
+   * same cache salt, the rule by which the host shares cached prefixes. 0 is the tenant of all
+   * requests without a salt. A drafter that keeps text beyond end(), or uses it for more than one
+   * sequence, must keep tenants apart: no proposal may depend on another tenant's text. The values
+   * are hashes under a key that is drawn anew at each start of the daemon. They tell nothing about
+   * the salt, and mean nothing after a restart: do not store them. */
+  const uint64_t *tenant;
 } specd_begin_args;
 
 enum {

@@ -70,6 +70,9 @@ struct Begin {
   uint32_t slot;
   uint64_t seq_id;
   const specd_sampling* sampling;
+  // Equal for requests that may share text, 0 without a cache salt. No proposal may depend on the
+  // text of another tenant: see specd_begin_args.
+  uint64_t tenant;
 };
 
 struct Row {
@@ -316,7 +319,7 @@ struct DrafterTable {
     }
     return per_sequence(t, batch, [&](uint32_t i) {
       expect(args->token_offsets != nullptr && args->tokens != nullptr &&
-                 args->seq_state != nullptr && args->sampling != nullptr,
+                 args->seq_state != nullptr && args->sampling != nullptr && args->tenant != nullptr,
              "begin(): a null argument");
       args->seq_state[i] = nullptr;
       auto box = std::make_unique<Box>(*t);
@@ -326,7 +329,8 @@ struct DrafterTable {
                args->attach_mode,
                args->batch->slot == nullptr ? 0 : args->batch->slot[i],
                args->batch->seq_id[i],
-               args->sampling[i]};
+               args->sampling[i],
+               args->tenant[i]};
       t->begin(box->sequence, static_cast<const Begin&>(in));
       args->seq_state[i] = box.release();
     });

@@ -112,13 +112,13 @@ class FakeDrafter {
 
   // Returns a handle. The last token of `tokens` is the root of a propose() without a commit().
   int begin(const std::vector<int32_t>& tokens, uint32_t attach_mode = SPECD_ATTACH_FRESH,
-            specd_sampling sampling = greedy_sampling()) {
-    return begin_batch({tokens}, attach_mode, sampling)[0];
+            specd_sampling sampling = greedy_sampling(), uint64_t tenant = 0) {
+    return begin_batch({tokens}, attach_mode, sampling, tenant)[0];
   }
   // Begins several sequences in one call.
   std::vector<int> begin_batch(const std::vector<std::vector<int32_t>>& texts,
                                uint32_t attach_mode = SPECD_ATTACH_FRESH,
-                               specd_sampling sampling = greedy_sampling()) {
+                               specd_sampling sampling = greedy_sampling(), uint64_t tenant = 0) {
     const auto first = static_cast<int>(sequences_.size());
     std::vector<int> handles;
     std::vector<FakeBatch::Item> items;
@@ -146,6 +146,8 @@ class FakeDrafter {
     args.value.tokens = tokens.data();
     args.value.sampling = batch.sampling();
     args.value.seq_state = states.data();
+    const std::vector<uint64_t> tenants(texts.size(), tenant);
+    args.value.tenant = tenants.data();
     const specd_status status = api_->begin(self_, &args.value);
     for (std::size_t i = 0; i < texts.size(); ++i) {
       Sequence& s = *sequences_[static_cast<std::size_t>(handles[i])];

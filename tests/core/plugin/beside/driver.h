@@ -99,6 +99,8 @@ class Driver {
     args.tokens = tokens.data();
     args.sampling = c.sampling_ptr.data();
     args.seq_state = c.state.data();
+    const uint64_t tenant = id % 3 * 0x123456789abcdefu;
+    args.tenant = &tenant;
     EXPECT_TRUE(calls_.begin(args, c.call).ok());
     seats_.seats[slot] = {.id = id,
                           .is_lost = c.status[0] != SPECD_OK,

@@ -49,7 +49,8 @@ struct RecordingDrafter {
       const uint64_t id = batch.seq_id[s];
       std::string& log = me.log[id];
       log += "begin " + std::to_string(args->attach_mode) + slot_text(batch, s) + ", seed " +
-             std::to_string(args->sampling[s]->seed) + ":";
+             std::to_string(args->sampling[s]->seed) + ", tenant " +
+             std::to_string(args->tenant[s]) + ":";
       for (uint64_t i = args->token_offsets[s]; i < args->token_offsets[s + 1]; ++i)
         log += " " + std::to_string(args->tokens[i]);
       log += "\n";
