@@ -167,12 +167,12 @@ void Intake::stop() {
   wake_.notify_all();
 }
 
-Intake::Arrived Intake::wait(bool has_work, std::atomic<uint64_t>& pulse) {
+Intake::Arrived Intake::wait(bool has_work, Heartbeat& beat) {
   Arrived arrived;
   MutexLock lock(mutex_);
-  pulse = 0;
+  beat.idle();
   while (!stopping_ && !has_work && inbox_.empty() && task_ == nullptr) wake_.wait(lock);
-  pulse = now_ns();
+  beat.busy();
   arrived.sequences.swap(inbox_);
   n_waiting_ += static_cast<int32_t>(arrived.sequences.size());
   arrived.task = std::exchange(task_, nullptr);

@@ -71,9 +71,9 @@ class Intake {
     std::function<void()> task;  // empty = none; finish_task() after it has run
     bool stop = false;
   };
-  // Waits until there is something to do; returns at once when `has_work`. Sets `pulse` to 0 while
-  // it waits, and then to the current time.
-  Arrived wait(bool has_work, std::atomic<uint64_t>& pulse);
+  // Waits until there is something to do; returns at once when `has_work`. `beat`: of the
+  // step thread, whose turn begins when this returns.
+  Arrived wait(bool has_work, Heartbeat& beat);
   void finish_task(bool has_memory);
   // The number of waiting sequences outside the inbox.
   void set_waiting(int32_t n_waiting);

@@ -51,7 +51,7 @@ bool Loop::turn() {
     is_out_of_memory_ = false;
     log(LogLevel::kError, "a step found no memory; the requests that it computed have ended");
   }
-  Intake::Arrived arrived = intake_.wait(!batch_.empty(), counters_.step_since_ns);
+  Intake::Arrived arrived = intake_.wait(!batch_.empty(), beat_);
   for (ActiveSequence& next : arrived.sequences) batch_.add(std::move(next));
   if (arrived.task != nullptr) {
     bool has_memory = true;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <thread>
 
+#include "core/base/heartbeat.h"
 #include "core/engine/batch.h"
 #include "core/engine/intake.h"
 #include "core/step/runner.h"
@@ -14,7 +15,6 @@ namespace specd {
 // Written by the step thread, read by reports.
 struct LoopCounters {
   std::atomic<uint64_t> steps{0}, rows{0}, kv_moves{0};
-  std::atomic<uint64_t> step_since_ns{0};  // when the current step began; 0 = idle
 };
 
 class Loop {
@@ -30,6 +30,7 @@ class Loop {
   void stop();  // cancels what is left and waits for the thread
 
   const LoopCounters& counters() const { return counters_; }
+  const Heartbeat& beat() const { return beat_; }
 
  private:
   void run();
@@ -41,6 +42,7 @@ class Loop {
   StepRunner& runner_;
   Device& device_;
   LoopCounters counters_;
+  Heartbeat beat_{"specd-step", "", Heartbeat::kNoLimit};
   bool is_out_of_memory_ = false;  // the last turn was
   Status failed_;                  // of the device
   std::thread thread_;

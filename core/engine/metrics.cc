@@ -4,6 +4,7 @@
 #include <map>
 #include <string_view>
 
+#include "core/base/heartbeat.h"
 #include "core/engine/impl.h"
 
 namespace specd {
@@ -132,6 +133,28 @@ void add_steps(Families& families, const Labels& model, const EngineReport& stat
                      step_time);
   families.one(Type::kCounter, "specd_step_forward_seconds_total", "Time in the model's forward.",
                model, seconds(forward_ns));
+}
+
+void add_threads(Families& families) {
+  std::vector<MetricSeries> busy, stuck;
+  for (const ThreadReport& each : thread_reports()) {
+    const Labels labels{{"thread", each.thread}, {"work", each.work}};
+    const auto add = [&](std::vector<MetricSeries>& to, double value) {
+      to.push_back({.labels = labels, .value = value, .counts = {}, .sum = 0});
+    };
+    add(busy, seconds(each.busy_ns));
+    add(stuck, each.is_stuck() ? 1 : 0);
+  }
+  families
+      .add(Type::kGauge, "specd_thread_busy_seconds",
+           "Time since the present turn of a thread began; 0 when it waits for work. A drafter's "
+           "thread is busy while it is in a call of the plugin.")
+      .series = std::move(busy);
+  families
+      .add(Type::kGauge, "specd_thread_stuck",
+           "1 while a turn takes longer than its thread may need. Never of the step and of "
+           "drafters, which have limits of their own.")
+      .series = std::move(stuck);
 }
 
 // `routes` excludes `off`, which has no plugins and counts only its requests.
@@ -305,6 +328,7 @@ std::vector<MetricFamily> Engine::metrics() const {
   families.one(Type::kGauge, "specd_step_age_seconds",
                "Time since the current step began; 0 when the step thread is idle.", {},
                seconds(status.step_age_ns));
+  add_threads(families);
   add_requests(families, model_label, status, impl_->request_metrics);
   add_cache(families, model_label, model);
   add_steps(families, model_label, status, impl_->runner->step_time(),

@@ -166,9 +166,7 @@ EngineReport Engine::status() const {
   report.tokens = m.request_metrics.tokens;
   report.kv_moves = m.loop->counters().kv_moves;
   report.uptime_ns = now_ns() - m.started_ns;
-  if (const uint64_t since = m.loop->counters().step_since_ns; since != 0) {
-    report.step_age_ns = now_ns() - since;
-  }
+  report.step_age_ns = m.loop->beat().busy_ns();
   return report;
 }
 

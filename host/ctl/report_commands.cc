@@ -148,6 +148,10 @@ int run_status(Client& client, Format format) {
   add("KV moves", status.kv_moves());
   for (const v1::MemoryLine& line : status.memory())
     table.add({"memory: " + line.what(), bytes_text(line.bytes())});
+  for (const v1::ThreadStatus& each : status.busy_threads()) {
+    const std::string who = each.thread() + (each.work().empty() ? "" : " (" + each.work() + ")");
+    table.add({"busy: " + who, fixed(each.busy_s(), 1) + (each.is_stuck() ? " s, stuck" : " s")});
+  }
   write_output(printable(table.text()));
   return kCtlOk;
 }

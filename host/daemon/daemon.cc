@@ -29,6 +29,7 @@
 #include "host/daemon/health.h"
 #include "host/daemon/reload.h"
 #include "host/daemon/service_manager.h"
+#include "host/daemon/stuck_threads.h"
 #include "host/http/http_server.h"
 #include "host/base/memory_table.h"
 #include "host/base/table.h"
@@ -428,10 +429,12 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   };
   const auto poll = std::min(kFailurePoll, manager.watchdog_period());
   bool is_stopped = false;
+  StuckThreads stuck_threads;
   while (!is_stopped && engine.value()->failure().ok()) {
     is_stopped = signals.wait_for(poll);
     const Status done = within_memory([&]() -> Status {
       manager.beat(engine.value()->status().step_age_ns);
+      stuck_threads.look();
       if (signals.take_hangup() && !hangups->post(on_hangup))
         log(LogLevel::kWarn, "SIGHUP: the configuration is being read again already");
       return Status();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/base/heartbeat.h"
 #include "host/daemon/metrics_text.h"
 #include "host/version.h"
 #include "host/daemon/vllm_names.h"
@@ -28,7 +29,14 @@ HttpAnswer Health::live() const {
   const Engine* engine = engine_;
   if (engine == nullptr) return text(200, "loading");
   const uint64_t age_s = engine->status().step_age_ns / 1'000'000'000;
-  if (age_s < stall_seconds_) return text(200, "live");
+  if (age_s < stall_seconds_) {
+    // The others cost no request, so nobody is to start the daemon anew for them.
+    std::string body = "live";
+    for (const ThreadReport& each : thread_reports()) {
+      if (each.is_stuck()) body += "\nstuck: " + busy_text(each);
+    }
+    return text(200, std::move(body));
+  }
   return text(503, "the present step has run for " + std::to_string(age_s) +
                        " s (http.stall_seconds is " + std::to_string(stall_seconds_) + ")");
 }

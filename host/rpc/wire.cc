@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/heartbeat.h"
 #include "host/rpc/proto_text.h"
 #include "host/version.h"
 
@@ -408,6 +409,14 @@ v1::GetStatusResponse status_report_to_wire(const EngineReport& report,
     v1::MemoryLine& out = *wire.add_memory();
     out.set_what(line.what);
     out.set_bytes(std::accumulate(line.held.begin(), line.held.end(), uint64_t{0}));
+  }
+  for (const ThreadReport& each : thread_reports()) {
+    if (each.busy_ns == 0) continue;
+    v1::ThreadStatus& out = *wire.add_busy_threads();
+    out.set_thread(each.thread);
+    out.set_work(each.work);
+    out.set_busy_s(static_cast<double>(each.busy_ns) / 1e9);
+    out.set_is_stuck(each.is_stuck());
   }
   return wire;
 }

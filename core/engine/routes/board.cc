@@ -122,7 +122,8 @@ RouteBoard::RouteBoard(Mutex& control, std::chrono::seconds time_limit, OnLate o
     : control_(control),
       time_limit_(time_limit),
       on_late_(std::move(on_late)),
-      table_(std::make_shared<const RouteTable>()) {
+      table_(std::make_shared<const RouteTable>()),
+      beat_("specd-retire", "", 2 * time_limit) {
   thread_ = start_thread("specd-retire", [this] { retire_loop(); });
 }
 
@@ -261,6 +262,7 @@ void RouteBoard::retire_loop() {
     }
     bool has_memory = true;
     {
+      const BusyTurn turn(beat_);
       const MutexLock control(control_);
       has_memory = retire_all();
     }

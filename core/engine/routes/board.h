@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/heartbeat.h"
 #include "core/base/mutex.h"
 #include "core/engine.h"
 #include "core/engine/routes/room.h"
@@ -112,4 +113,6 @@ class RouteBoard {
   std::thread thread_;
 };
 
+  // Of the retirer. A turn waits for at most one change of the routes, and takes as long as one itself.
+  Heartbeat beat_;
 }  // namespace specd

@@ -50,6 +50,8 @@ DrafterServer::DrafterServer(Drafter& drafter, const CallShape& shape, ServiceLa
       replies_(replies),
       score_(score),
       observer_(observer),
+      beat_(replies == nullptr ? "specd-shadow" : "specd-drafter", drafter.owner().label,
+            Heartbeat::kNoLimit),
       seats_(shape.max_batch) {
   call_.lane = &lane;
 }
@@ -66,12 +68,14 @@ void DrafterServer::run(const std::atomic<bool>& stop, const std::atomic<bool>& 
       requests_.wait(bell, UINT64_MAX, replies_ == nullptr ? 0 : kCallSpinNs);
       continue;
     }
+    const BusyTurn turn(beat_);
     const Message message = read(bytes);
     // Nobody waits any more for what the others would do.
     const MessageHead& head = message.head;
     if (head.epoch == epoch_ && (!is_over || head.kind == CallKind::kEnd)) handle(message);
     requests_.pop();
   }
+  const BusyTurn turn(beat_);
   if (!abandoned) end_all(SPECD_END_SWAPPED);
 }
 
@@ -175,11 +179,11 @@ void DrafterServer::begin(const Message& message) {
     args.tokens = message.array<int32_t>(message.at.token);
     args.sampling = sampling_ptr_.data();
     args.seq_state = state_.data();
+    args.tenant = &sequence.tenant;
     Status begun = drafter_.begin(args, call_);
     if (begun.ok() && status_[0] == SPECD_OK) its = {sequence.seq_id, state_[0], true};
     return begun;
   });
-    args.tenant = &sequence.tenant;
   finish(message, status, now_ns() - start_ns);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/heartbeat.h"
 #include "core/plugin/beside/messages.h"
 #include "core/plugin/beside/score.h"
 #include "core/plugin/instance/instance.h"
@@ -104,6 +105,8 @@ class DrafterServer {
   RingWriter* const replies_;
   ProposalScore* const score_;
   ShadowObserver* const observer_;
+  // A call that does not return is given up by the step; see LiveRoute::condemn().
+  Heartbeat beat_;
   const std::atomic<bool>* stop_ = nullptr;
   uint32_t epoch_ = 0;
   std::vector<Seat> seats_;  // by slot

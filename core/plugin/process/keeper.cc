@@ -34,6 +34,9 @@ uint64_t ns_of(std::chrono::nanoseconds duration) {
 ProcessKeeper::ProcessKeeper(Terms terms)
     : terms_(std::move(terms)),
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      // What it asks of a process has the limit, and so has the start of another one.
+      beat_("specd-keeper", terms_.order.plugin + " (" + terms_.order.instance_name + ")",
+            2 * terms_.limit),
       made_until_ns_(limit_from_now()) {
   if (event_.get() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
   thread_ = try_start_thread("specd-keeper", [this] { run(); });
@@ -83,13 +86,17 @@ void ProcessKeeper::run() {
       work = work_;
     }
     if (work != nullptr) {
+      const BusyTurn turn(beat_);
       or_drop([&] { (*work)(); });  // which has said before that there is no memory
       const MutexLock lock(mutex_);
       work_ = nullptr;
       done_.notify_all();
       continue;
     }
-    or_drop([this] { look(); });
+    {
+      const BusyTurn turn(beat_);
+      or_drop([this] { look(); });
+    }
     wait();
   }
 }

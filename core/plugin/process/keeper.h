@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/heartbeat.h"
 #include "core/base/mutex.h"
 #include "core/plugin/process/child.h"
 #include "core/plugin/process/link.h"
@@ -104,6 +105,8 @@ class ProcessKeeper {
   Mutex mutex_;
   CondVar done_;
   const std::function<void()>* work_ SPECD_GUARDED_BY(mutex_) = nullptr;
+
+  Heartbeat beat_;
 
   // [the keeper's thread]
   std::shared_ptr<DrafterChild> child_;

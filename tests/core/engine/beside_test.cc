@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/heartbeat.h"
 #include "core/base/sanitizer.h"
 #include "tests/core/engine/beside_rig.h"
 
@@ -95,6 +96,44 @@ TEST_F(Beside, a_guarded_drafter_that_hangs_costs_one_wait_and_is_quarantined) {
   EXPECT_EQ(run(r).tokens, plain.tokens);
   go_on();
   expect_versions("live 2");
+}
+
+// Longest of all turns of the threads with this name.
+ThreadReport busiest(const std::string& thread) {
+  ThreadReport busiest;
+  for (const ThreadReport& each : thread_reports()) {
+    if (each.thread == thread && each.busy_ns >= busiest.busy_ns) busiest = each;
+  }
+  return busiest;
+}
+
+TEST_F(Beside, a_thread_that_hangs_in_a_call_is_shown_with_its_plugin_and_does_not_count_as_stuck) {
+  for (const char* thread : {"specd-drafter", "specd-shadow"}) {
+    const bool is_shadow = std::string(thread) == "specd-shadow";
+    start_with({is_shadow ? lookup("r", 4) : guarded(hanging("r"), 1000)});
+    if (is_shadow) {
+      stage(hanging("r"));
+      shadow();
+    }
+    const Request r = request(prompts()[3], "r", 20);
+    run(r);
+    wait_for([&] { return busiest(thread).busy_ns == 0; });
+    hang();
+    run(r);
+    wait_for([&] { return busiest(thread).busy_ns > 300'000'000; });
+    EXPECT_EQ(busiest(thread).work, "specd.test.drafter_bad (r.drafter)");
+    EXPECT_FALSE(busiest(thread).is_stuck());
+    bool is_in_metrics = false;
+    for (const MetricFamily& family : engine_->metrics()) {
+      if (family.name != "specd_thread_busy_seconds") continue;
+      for (const MetricSeries& each : family.series)
+        is_in_metrics = is_in_metrics || (each.labels[0].second == thread && each.value >= 0.3);
+    }
+    EXPECT_TRUE(is_in_metrics);
+    go_on();
+    wait_for([&] { return busiest(thread).busy_ns == 0; });
+    audit();
+  }
 }
 
 TEST_F(Beside, one_that_hangs_on_probation_flips_back) {

@@ -4,11 +4,14 @@
 
 #include <chrono>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/heartbeat.h"
 #include "core/base/run_within.h"
+#include "core/engine/routes/board.h"
 #include "tests/core/engine_rig.h"
 #include "tests/core/plugin/bundle_fixture.h"
 
@@ -113,6 +116,38 @@ TEST_F(LateCalls, a_start_and_the_check_of_a_configuration_do_not_wait_for_a_plu
     wait_for_late_works();
     engine_.reset();
   }
+}
+
+TEST(Retirer, that_cannot_go_on_is_stuck_and_says_so_until_it_can) {
+  const auto retirer = [] {
+    for (const ThreadReport& each : thread_reports()) {
+      if (each.thread == "specd-retire") return each;
+    }
+    return ThreadReport();
+  };
+  const auto wait_for = [](auto is_so) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!is_so() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_TRUE(is_so());
+  };
+  Mutex control;
+  {
+    RouteBoard board(
+        control, std::chrono::seconds(1),
+        [](const std::string&, const Status& late) { return late; });
+    EXPECT_EQ(retirer().busy_ns, 0u);
+    {
+      const MutexLock held(control);  // as by a change of routes that does not end
+      board.share(std::make_unique<LiveRoute>()).reset();
+      wait_for([&] { return retirer().busy_ns > 0; });
+      EXPECT_EQ(retirer().limit_ns, 2'000'000'000u);
+      wait_for([&] { return retirer().is_stuck(); });
+      EXPECT_GT(retirer().busy_ns, 2'000'000'000u);
+    }
+    wait_for([&] { return retirer().busy_ns == 0; });
+  }
+  EXPECT_EQ(retirer().thread, "") << "it has ended";
 }
 
 }  // namespace

@@ -419,6 +419,43 @@ TEST(DaemonLife, a_step_that_hangs_fails_liveness_ends_the_beat_and_nothing_else
   EXPECT_FALSE(reader->Finish().ok());
 }
 
+TEST(DaemonLife, a_guarded_drafter_that_hangs_is_shown_and_does_not_make_the_daemon_unhealthy) {
+  Daemon daemon;
+  daemon.write_config(
+      "  hang:\n    drafter: {plugin: specd.test.drafter_hang, config: {does: return late}}\n"
+      "    verifier: {plugin: specd.verifier.match}\n    isolation: guarded\n",
+      std::string(SPECD_PLUGINS) + ", " + SPECD_HANG_PLUGINS,
+      "http: {listen: 127.0.0.1:0, stall_seconds: 1}\n");
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::string endpoint = daemon.http_endpoint();
+  const auto stub = v1::Inference::NewStub(daemon.channel());
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, make_request("hang", 16));
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok()) << daemon.output();
+  const auto control = v1::Control::NewStub(daemon.channel());
+  v1::ThreadStatus seen;
+  // The call takes 4 s.
+  EXPECT_TRUE(eventually([&] {
+    grpc::ClientContext once;
+    v1::GetStatusResponse status;
+    EXPECT_TRUE(control->GetStatus(&once, {}, &status).ok());
+    for (const v1::ThreadStatus& each : status.busy_threads()) {
+      if (each.thread() == "specd-drafter") seen = each;
+    }
+    return seen.busy_s() > 1.5;
+  }));
+  EXPECT_EQ(seen.work(), "specd.test.drafter_hang (hang.drafter)");
+  EXPECT_FALSE(seen.is_stuck());
+  EXPECT_EQ(http_body(http_get(endpoint, "/health/live")), "live\n");
+  const PrometheusText metrics(http_body(http_get(endpoint, "/metrics")));
+  EXPECT_EQ(metrics.error(), "");
+  EXPECT_EQ(metrics.sum("specd_thread_stuck"), 0);
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
 TEST(DaemonLife, a_metrics_port_that_is_taken_is_told_with_its_place_before_loading) {
   Daemon first, second;
   first.write_config("", SPECD_PLUGINS, "http: {listen: 127.0.0.1:0}\n");
