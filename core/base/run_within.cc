@@ -1,8 +1,11 @@
 #include "core/base/run_within.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <new>
+#include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +22,12 @@ using WorkFn = std::function<void(const std::atomic<bool>& is_late)>;
 constexpr char kNoMemory[] = "no memory left", kNoThread[] = "no thread left";
 
 std::atomic<int> n_late{0};
+Mutex late_mutex;
+// Of the works that are late.
+std::multiset<std::string, std::less<>> late_plugins SPECD_GUARDED_BY(late_mutex);
+
+// Without "@VERSION".
+std::string_view id_of(std::string_view plugin) { return plugin.substr(0, plugin.find('@')); }
 
 // Shared by the thread that works and the one that waits.
 class Work final : public ActivityWatcher {
@@ -48,6 +57,8 @@ class Work final : public ActivityWatcher {
     if (is_late_) {
       --n_late;
       n_late.notify_all();
+      const MutexLock late_lock(late_mutex);
+      if (is_listed_) late_plugins.erase(late_plugins.find(id_of(late_plugin_)));
     }
     return is_returning_;
   }
@@ -68,7 +79,12 @@ class Work final : public ActivityWatcher {
         ++n_late;
         const auto text = [](const char* each) { return std::string(each == nullptr ? "" : each); };
         try {
-          late_plugin = text(now_.plugin);
+          late_plugin = late_plugin_ = text(now_.plugin);
+          if (!late_plugin_.empty()) {
+            const MutexLock late_lock(late_mutex);
+            late_plugins.emplace(id_of(late_plugin_));
+            is_listed_ = true;
+          }
           return Status(
               Code::kDeadlineExceeded,
               (now_.who == nullptr ? "the work" : text(now_.who) + ": " + text(now_.call) + "()") +
@@ -89,7 +105,9 @@ class Work final : public ActivityWatcher {
   Status status_ SPECD_GUARDED_BY(mutex_);
   bool is_returning_ SPECD_GUARDED_BY(mutex_) = false;
   bool has_returned_ SPECD_GUARDED_BY(mutex_) = false;
-  std::atomic<bool> is_late_{false};  // written under mutex_
+  std::string late_plugin_ SPECD_GUARDED_BY(mutex_);
+  bool is_listed_ SPECD_GUARDED_BY(mutex_) = false;  // in late_plugins
+  std::atomic<bool> is_late_{false};                 // written under mutex_
   std::shared_ptr<Work> kept_;
   Work* older_kept_ = nullptr;
 };
@@ -128,6 +146,11 @@ Status run_within(std::chrono::seconds limit, WorkFn work, std::string& late_plu
 Status check_in_time(const std::atomic<bool>& is_late) {
   if (!is_late) return Status();
   return Status(Code::kDeadlineExceeded, "an earlier call was late, this one is left out");
+}
+
+bool is_late_in(const std::string& plugin_id) {
+  const MutexLock lock(late_mutex);
+  return late_plugins.contains(id_of(plugin_id));
 }
 
 int n_late_works() { return n_late; }

@@ -24,6 +24,9 @@ Status check_in_time(const std::atomic<bool>& is_late);
 // For what does not run within a limit.
 inline constexpr std::atomic<bool> kNeverLate{false};
 
+// [any] Whether late work still runs in code of the plugin, of any version of it. Until it returns, nobody may make
+// another control call there.
+bool is_late_in(const std::string& plugin_id);
 // [any] How many works did not return in time and still run.
 int n_late_works();
 // [any] Waits until there are none, however long that takes.

@@ -116,6 +116,12 @@ VersionMemory memory_of(const LiveRoute& route, RouteState state) {
                   " (" + route_state_name(state) + ")"};
 }
 
+bool is_late_in_plugin_of(const LiveRoute& route) {
+  return is_late_in(route.drafter_bundle.id) || is_late_in(route.verifier_bundle.id) ||
+         std::any_of(route.part_bundles.begin(), route.part_bundles.end(),
+                     [](const BundleInfo& part) { return is_late_in(part.id); });
+}
+
 }  // namespace
 
 RouteBoard::RouteBoard(Mutex& control, std::chrono::seconds time_limit, OnLate on_late)
@@ -260,13 +266,13 @@ void RouteBoard::retire_loop() {
       while (!stopping_ && released_ == nullptr) changed_.wait(lock);
       if (released_ == nullptr) return;
     }
-    bool has_memory = true;
+    bool is_done = false;
     {
       const BusyTurn turn(beat_);
       const MutexLock control(control_);
-      has_memory = retire_all();
+      is_done = retire_all();
     }
-    if (has_memory) continue;
+    if (is_done) continue;
     MutexLock lock(mutex_);
     changed_.wait_until(lock, CondVar::Clock::now() + std::chrono::milliseconds(100));
   }
@@ -279,11 +285,12 @@ bool RouteBoard::retire_all() {
     std::optional<Retiring> next;
     try {
       const MutexLock lock(mutex_);
-      next = take_released();
+      std::unique_ptr<LiveRoute>* const found = next_released();
+      if (found == nullptr) return released_ == nullptr;
+      next = take(*found);
     } catch (const std::bad_alloc&) {
       return false;  // the route itself may hold what is missing
     }
-    if (!next.has_value()) return true;
     retire(*next);
     const MutexLock lock(mutex_);
     std::erase_if(draining_, [&](const Draining& one) {
@@ -293,9 +300,16 @@ bool RouteBoard::retire_all() {
   }
 }
 
-std::optional<RouteBoard::Retiring> RouteBoard::take_released() {
-  const LiveRoute* const released = released_.get();
-  if (released == nullptr) return std::nullopt;
+std::unique_ptr<LiveRoute>* RouteBoard::next_released() {
+  std::unique_ptr<LiveRoute>* at = &released_;
+  // The last ones are retired when no work is late any more.
+  while (!stopping_ && *at != nullptr && is_late_in_plugin_of(**at)) at = &(*at)->next_released;
+  return *at == nullptr ? nullptr : at;
+}
+
+// Takes the route from the list, after everything that needs memory.
+RouteBoard::Retiring RouteBoard::take(std::unique_ptr<LiveRoute>& from) {
+  const LiveRoute* const released = from.get();
   Retiring next{.name = released->name,
                 .generation = released->generation,
                 .route = std::make_shared<std::unique_ptr<LiveRoute>>(),
@@ -320,8 +334,8 @@ std::optional<RouteBoard::Retiring> RouteBoard::take_released() {
     }
     old->route = nullptr;
   }
-  *next.route = std::move(released_);
-  released_ = std::move((*next.route)->next_released);
+  *next.route = std::move(from);
+  from = std::move((*next.route)->next_released);
   return next;
 }
 
@@ -340,7 +354,8 @@ void RouteBoard::retire(Retiring& next) {
     retired = run_within(limit, std::move(next.destroy), late_plugin);
     is_late = retired.code() == Code::kDeadlineExceeded;
     // Else the plugin would be called again.
-    if (is_late) until_done([&] { retired = on_late_(late_plugin, retired); });
+    if (is_late)
+      until_done([&] { retired = on_late_(next.name, next.generation, late_plugin, retired); });
   }
   // Without a thread for it, it is destroyed here.
   if (!is_late) next.route->reset();

@@ -45,8 +45,9 @@ using RouteTable = std::map<std::string, RouteEntry>;  // by name; without "off"
 
 class RouteBoard {
  public:
-  // Told of a plugin whose call is late, with `control` held; returns what to log.
-  using OnLate = std::function<Status(const std::string& plugin_id, const Status& late)>;
+  // Told of a version whose end is late in the call of a plugin, with `control` held; returns what to log.
+  using OnLate = std::function<Status(const std::string& route, uint64_t generation,
+                                      const std::string& plugin_id, const Status& late)>;
 
   // `control` is held around control calls of plugins; it must outlive this. `time_limit`: for
   // deactivating and destroying a pair; one that takes longer is left alone with its memory.
@@ -90,9 +91,11 @@ class RouteBoard {
     bool is_last = false;  // the board ends
   };
   void retire_loop();
-  // Takes the next route from the list, if there is one, after everything that needs memory.
-  std::optional<Retiring> take_released() SPECD_REQUIRES(mutex_);
-  // False when there is no memory to take the next one; it is tried again later.
+  // The one that is to be retired next: none of its plugins is in a late call. Null when there is none.
+  std::unique_ptr<LiveRoute>* next_released() SPECD_REQUIRES(mutex_);
+  Retiring take(std::unique_ptr<LiveRoute>& from) SPECD_REQUIRES(mutex_);
+  // False when some are left: there is no memory to take the next, or its plugin is in a late call. It is tried
+  // again later.
   bool retire_all();
   RouteCounts counts_before(const RouteEntry& entry) const SPECD_REQUIRES(mutex_);
   void retire(Retiring& next);
@@ -110,9 +113,9 @@ class RouteBoard {
   // To be retired, linked by next_released: releasing a route takes no memory.
   std::unique_ptr<LiveRoute> released_ SPECD_GUARDED_BY(mutex_);
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
+  // Of the retirer. A turn waits for at most one change of the routes, and takes as long as one itself.
+  Heartbeat beat_;
   std::thread thread_;
 };
 
-  // Of the retirer. A turn waits for at most one change of the routes, and takes as long as one itself.
-  Heartbeat beat_;
 }  // namespace specd

@@ -936,6 +936,17 @@ void RouteControl::look_at(const std::string& name) {
   }
 }
 
+Status RouteControl::condemn_draining(const std::string& route, uint64_t generation,
+                                      const std::string& plugin_id, const Status& late) {
+  const auto step = route_step(RouteState::kDraining, RouteEvent::kCondemn);
+  SPECD_CHECK(step.ok(), "a version that drains can be condemned");
+  events_.add({.kind = EventKind::kQuarantined,
+               .route = route,
+               .generation = generation,
+               .text = version_name(route, generation) + " is quarantined: " + late.message()});
+  return (step.value().actions & kSetAside) != 0 ? maker_.is_late(plugin_id, late) : late;
+}
+
 void RouteControl::quarantine(RouteTable table, const std::string& name) {
   RouteEntry& entry = table[name];
   const bool is_live = is_condemned(entry.live) && entry.live->state == RouteState::kLive;

@@ -57,8 +57,9 @@ class RouteControl {
         requests_(std::move(requests)),
         maker_(options, target, models, events_),
         board_(mutex_, std::chrono::seconds(options.plugin_control_seconds),
-               [this](const std::string& plugin_id, const Status& late) {
-                 return maker_.is_late(plugin_id, late);
+               [this](const std::string& route, uint64_t generation, const std::string& plugin_id,
+                      const Status& late) {
+                 return condemn_draining(route, generation, plugin_id, late);
                }) {
     watcher_ = start_thread("specd-routes", [this] { watch(); });
   }
@@ -157,6 +158,9 @@ class RouteControl {
   void not_recorded(const EngineEvent& event, const Status& why);
   void watch();
   void look_at(const std::string& name) SPECD_REQUIRES(mutex_);
+  // The end of a version is late in a call of a plugin, which is set aside. Returns what to log.
+  Status condemn_draining(const std::string& route, uint64_t generation,
+                          const std::string& plugin_id, const Status& late);
   // Quarantines a version of the route that was condemned; see must_quarantine() in the .cc.
   void quarantine(RouteTable table, const std::string& name) SPECD_REQUIRES(mutex_);
 

@@ -88,6 +88,55 @@ TEST_F(LateCalls, a_late_call_is_the_last_one_while_a_pair_is_destroyed) {
   }
 }
 
+TEST_F(LateCalls, a_version_whose_end_is_late_is_quarantined_and_its_plugin_is_set_aside) {
+  start(with_limit());
+  ASSERT_TRUE(engine_->apply_route(pair("deactivate")).ok());
+  const uint64_t generation = report("late").generation;
+  retire_into("deactivate");
+  const auto find = [&](EventKind kind) {
+    for (const EngineEvent& each : engine_->events(0, 1000)) {
+      if (each.kind == kind) return each;
+    }
+    return EngineEvent();
+  };
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (find(EventKind::kSetAside).text.empty() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const EngineEvent quarantined = find(EventKind::kQuarantined);
+  EXPECT_EQ(quarantined.route, "late");
+  EXPECT_EQ(quarantined.generation, generation);
+  EXPECT_NE(quarantined.text.find("deactivate() has not returned within 1 s"), std::string::npos)
+      << quarantined.text;
+  EXPECT_NE(find(EventKind::kSetAside).text.find("org.example.fixture"), std::string::npos);
+  wait_for_late_works();
+}
+
+// One control call at a time per module, also when the first one is late.
+TEST_F(LateCalls, another_version_of_a_plugin_ends_when_the_late_call_has_returned) {
+  start(with_limit());
+  const RouteOptions slow = pair("deactivate");
+  RouteOptions other = slow;
+  other.name = "other";
+  ASSERT_TRUE(engine_->apply_route(slow).ok());
+  ASSERT_TRUE(engine_->apply_route(other).ok());
+  const auto n_deactivated = [&] {
+    std::ifstream in(calls_file_);
+    int n = 0;
+    for (std::string line; std::getline(in, line);) n += line == "deactivate" ? 1 : 0;
+    return n;
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  retire_into("deactivate");
+  while (n_late_works() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  ASSERT_TRUE(engine_->delete_route("other").ok());
+  while (n_deactivated() < 2 && std::chrono::steady_clock::now() < begin + std::chrono::minutes(1))
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(n_deactivated(), 2);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2))
+      << "the first one takes that long";
+  wait_for_late_works();
+}
+
 TEST_F(LateCalls, an_engine_is_not_destroyed_under_a_call_that_is_late) {
   start(with_limit());
   ASSERT_TRUE(engine_->apply_route(pair("destroy")).ok());
@@ -135,7 +184,7 @@ TEST(Retirer, that_cannot_go_on_is_stuck_and_says_so_until_it_can) {
   {
     RouteBoard board(
         control, std::chrono::seconds(1),
-        [](const std::string&, const Status& late) { return late; });
+        [](const std::string&, uint64_t, const std::string&, const Status& late) { return late; });
     EXPECT_EQ(retirer().busy_ns, 0u);
     {
       const MutexLock held(control);  // as by a change of routes that does not end
