@@ -234,7 +234,7 @@ TEST(PromptLookup, text_of_one_tenant_is_never_drafted_for_another_and_changes_n
       return text;
     };
     int n_canaries = 0, n_drafts = 0;
-    for (int i = 0; i < 400; ++i) {
+    for (int i = 0; i < 200; ++i) {
       const int victim = begin_for(drafter, canary(), 7);
       for (const int32_t token : drafter.propose(victim).token) n_canaries += token >= 500;
       drafter.commit(victim, canary());
@@ -249,7 +249,7 @@ TEST(PromptLookup, text_of_one_tenant_is_never_drafted_for_another_and_changes_n
       for (const int handle : {victim, mine}) drafter.end(handle);
       alone.end(reference);
     }
-    EXPECT_GT(n_canaries, 200) << "one tenant's sequences share";
+    EXPECT_GT(n_canaries, 100) << "one tenant's sequences share";
     EXPECT_GT(n_drafts, 100);
     EXPECT_TRUE(host.violations().empty()) << host.violations()[0];
   }
