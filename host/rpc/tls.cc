@@ -230,8 +230,8 @@ class OpenSslStream final : public TlsStream {
         n_without_data_ = 0;
         return static_cast<ssize_t>(got);
       }
-      const ssize_t why = failed(result);
-      if (why == 0 || errno != EAGAIN || !has_more()) return why;
+      const ssize_t n_got = failed(result);
+      if (n_got == 0 || errno != EAGAIN || !has_more()) return n_got;
     }
     is_broken_ = true;
     errno = ECONNRESET;

@@ -304,6 +304,7 @@ TEST_F(RouteMemories, the_rings_of_each_version_are_planned_and_counted) {
   EXPECT_EQ(ring_bytes(RouteState::kLive), 0u);
   EXPECT_EQ(lines("calls beside"), "");
   good(engine_->delete_route("r"));
+  expect_versions("");
   EXPECT_EQ(lines(), "");
 }
 
