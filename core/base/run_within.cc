@@ -55,10 +55,12 @@ class Work final : public ActivityWatcher {
     const MutexLock lock(mutex_);
     is_returning_ = !is_late_;
     if (is_late_) {
+      {
+        const MutexLock late_lock(late_mutex);
+        if (is_listed_) late_plugins.erase(late_plugins.find(id_of(late_plugin_)));
+      }
       --n_late;
       n_late.notify_all();
-      const MutexLock late_lock(late_mutex);
-      if (is_listed_) late_plugins.erase(late_plugins.find(id_of(late_plugin_)));
     }
     return is_returning_;
   }

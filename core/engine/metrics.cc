@@ -256,8 +256,10 @@ void add_routes(Families& families, const RouteReport& off,
           series.push_back(Families::number({{"route", route.name()}, {"plugin", plugin.plugin}},
                                             static_cast<double>(n)));
         };
-        one(route.options.drafter, route.counts.cut - route.counts.cut_verdicts);
-        one(route.options.verifier, route.counts.cut_verdicts);
+        const RouteCounts& n = route.counts;
+        const bool is_one_plugin = route.options.drafter.plugin == route.options.verifier.plugin;
+        one(route.options.drafter, is_one_plugin ? n.cut : n.cut - n.cut_verdicts);
+        if (!is_one_plugin) one(route.options.verifier, n.cut_verdicts);
       });
   const auto by_call = [&](const char* name, const char* help, auto&& value) {
     families.each(name, help, routes, [&](const RouteReport& route, auto& series) {

@@ -72,8 +72,8 @@ struct RouteCounters {
     counts.accepted_at.resize(std::max(counts.accepted_at.size(), accepted_at.size()));
     for (size_t i = 0; i < accepted_at.size(); ++i) counts.accepted_at[i] += accepted_at[i];
     counts.forward_ns += forward_ns;
-    counts.cut += cut;
     counts.cut_verdicts += cut_verdicts;
+    counts.cut += cut;
     counts.lost += sequences_lost;
     counts.hidden_bytes += hidden_bytes;
     counts.process_ends += process_ends;

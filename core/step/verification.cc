@@ -245,8 +245,9 @@ void Verification::judge(const std::vector<bool>& counts, const std::vector<int3
                std::to_string(member.tree.size()) + " nodes, the vocabulary " +
                std::to_string(step_.vocab_size) + " tokens";
       };
-      ++route_.counters.cut_verdicts;
+      // In this order, and read in the other: the part never exceeds the whole.
       route_.cut(1, route_.verifier_bundle, "verify: " + why());
+      ++route_.counters.cut_verdicts;
       continue;
     }
     member.verdict = {.accepted = {nodes, nodes + n_accepted}, .next_token = next_token};

@@ -509,7 +509,8 @@ Key keys_of_route(RouteOptions& o) {
           "replace", o.replace, kReplaces,
           "what becomes of the version that the route has when this one is applied: `overlap`, it "
           "serves until this one does, so that both need memory meanwhile; `stop_first`, it ends "
-          "first, and until this one serves the route's requests are decoded without drafts"),
+          "first, and until this one serves the route's requests are decoded without drafts; a reload lets "
+          "all versions overlap"),
       integer("probation_seconds", o.probation_seconds, 0, EngineLimits::kProbationSeconds,
               "how long after a promotion the version before is kept, to go back to by hand or "
               "when the new drafter is suspended; 0 = it is not kept"),

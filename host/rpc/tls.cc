@@ -4,7 +4,7 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
-#include <sys/ioctl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,8 +75,8 @@ Owned<BIO> bytes_of(const std::string& text) {
   return Owned<BIO>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-Result<std::vector<Owned<X509>>> read_certificates(const char* field, const std::string& path) {
-  SPECD_TRY(const std::string text, read_pem(field, path));
+Result<std::vector<Owned<X509>>> certificates_of(const char* field, const std::string& path,
+                                                 const std::string& text) {
   const Owned<BIO> bytes = bytes_of(text);
   std::vector<Owned<X509>> all;
   ERR_clear_error();
@@ -99,9 +99,10 @@ std::string day_of(const ASN1_TIME* time) {
 
 int no_password(char*, int, int, void*) { return -1; }
 
-Status use_own(SSL_CTX& context, const TlsOptions& files) {
+Status use_own(SSL_CTX& context, const TlsOptions& files, const std::string& certificate,
+               const std::string& key_text) {
   SPECD_TRY(const std::vector<Owned<X509>> chain,
-            read_certificates("certificate", files.certificate));
+            certificates_of("certificate", files.certificate, certificate));
   X509* const own = chain.front().get();
   if (X509_cmp_current_time(X509_get0_notAfter(own)) < 0)
     return wrong(
@@ -116,9 +117,8 @@ Status use_own(SSL_CTX& context, const TlsOptions& files) {
   for (size_t i = 1; i < chain.size(); ++i)
     if (SSL_CTX_add1_chain_cert(&context, chain[i].get()) != 1)
       return wrong("certificate", files.certificate, reason());
-  SPECD_TRY(const std::string text, read_pem("key", files.key, /*is_secret=*/true));
   const Owned<EVP_PKEY> key(
-      PEM_read_bio_PrivateKey(bytes_of(text).get(), nullptr, no_password, nullptr));
+      PEM_read_bio_PrivateKey(bytes_of(key_text).get(), nullptr, no_password, nullptr));
   if (key == nullptr)
     return wrong("key", files.key,
                  "expected a private key as PEM, without a password: " + reason());
@@ -129,9 +129,9 @@ Status use_own(SSL_CTX& context, const TlsOptions& files) {
   return Status();
 }
 
-Status trust(SSL_CTX& context, const TlsOptions& files) {
+Status trust(SSL_CTX& context, const TlsOptions& files, const std::string& client_ca) {
   SPECD_TRY(const std::vector<Owned<X509>> authorities,
-            read_certificates("client_ca", files.client_ca));
+            certificates_of("client_ca", files.client_ca, client_ca));
   // An authority counts without the one above it, whose others are not meant.
   X509_STORE_set_flags(SSL_CTX_get_cert_store(&context), X509_V_FLAG_PARTIAL_CHAIN);
   for (const Owned<X509>& each : authorities) {
@@ -196,11 +196,15 @@ std::vector<std::string> common_name(X509& certificate) {
 class OpenSslStream final : public TlsStream {
  public:
   OpenSslStream(FileDescriptor client, Owned<SSL> ssl)
-      : TlsStream(std::move(client)), ssl_(std::move(ssl)) {}
+      : TlsStream(std::move(client)), ssl_(std::move(ssl)) {
+    SSL_set_msg_callback(ssl_.get(), on_message);
+    SSL_set_msg_callback_arg(ssl_.get(), this);
+  }
 
   Greeting greet() override {
     ERR_clear_error();
     const int result = SSL_accept(ssl_.get());
+    n_without_data_ = 0;
     if (result == 1) return Greeting::kDone;
     if (failed(result) < 0 && errno == EAGAIN) return Greeting::kWaiting;
     return Greeting::kFailed;
@@ -222,7 +226,7 @@ class OpenSslStream final : public TlsStream {
 
   // A record may hold no data but a new key. OpenSSL then returns as if it had to wait for more.
   ssize_t receive(char* to, size_t n) override {
-    for (; n_without_data_ <= kWithoutDataMax; ++n_without_data_) {
+    while (n_without_data_ <= kWithoutDataMax) {
       ERR_clear_error();
       size_t got = 0;
       const int result = SSL_read_ex(ssl_.get(), to, n, &got);
@@ -263,12 +267,16 @@ class OpenSslStream final : public TlsStream {
   }
 
  private:
-  static constexpr int kWithoutDataMax = 32;  // records in a row
+  static constexpr int kWithoutDataMax = 32;  // messages of TLS in a row
 
-  // Whether more than that has come from the client.
+  // Whether more has come from the client, be it the end. OpenSSL keeps no whole record back.
   bool has_more() const {
-    int n = 0;
-    return SSL_has_pending(ssl_.get()) == 1 || (ioctl(descriptor(), FIONREAD, &n) == 0 && n > 0);
+    pollfd wait{.fd = descriptor(), .events = POLLIN, .revents = 0};
+    return poll(&wait, 1, 0) == 1;
+  }
+  static void on_message(int is_sent, int, int kind, const void*, size_t, SSL*, void* self) {
+    if (is_sent == 0 && kind == SSL3_RT_HANDSHAKE)
+      ++static_cast<OpenSslStream*>(self)->n_without_data_;
   }
   // What receive() returns: -1 and errno, or 0 when the client has closed.
   ssize_t failed(int result) {
@@ -290,7 +298,7 @@ class OpenSslStream final : public TlsStream {
   const Owned<SSL> ssl_;
   bool is_broken_ = false;
   bool must_say_goodbye_ = false;
-  int n_without_data_ = 0;  // records since the last with data
+  int n_without_data_ = 0;  // messages of TLS since the last data
   std::string problem_;
 };
 
@@ -326,14 +334,12 @@ Result<std::shared_ptr<const TlsKeys::Read>> TlsKeys::read() const {
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_alpn_select_cb(context, choose_http2, nullptr);
-  SPECD_OK_OR_RETURN(use_own(*context, files_));
-  SPECD_OK_OR_RETURN(trust(*context, files_));
-  std::string all;
-  for (const std::string* file : {&files_.certificate, &files_.key, &files_.client_ca}) {
-    SPECD_TRY(const std::string text, read_text_file(*file, kPemBytesMax));
-    all += std::to_string(text.size()) + " " + text;
-  }
-  read->sha256 = to_hex(sha256(all));
+  SPECD_TRY(const std::string certificate, read_pem("certificate", files_.certificate));
+  SPECD_TRY(const std::string key, read_pem("key", files_.key, /*is_secret=*/true));
+  SPECD_TRY(const std::string client_ca, read_pem("client_ca", files_.client_ca));
+  SPECD_OK_OR_RETURN(use_own(*context, files_, certificate, key));
+  SPECD_OK_OR_RETURN(trust(*context, files_, client_ca));
+  read->sha256 = to_hex(sha256(certificate)) + to_hex(sha256(key)) + to_hex(sha256(client_ca));
   return std::shared_ptr<const Read>(std::move(read));
 }
 

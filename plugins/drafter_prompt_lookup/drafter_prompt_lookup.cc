@@ -194,6 +194,7 @@ class PromptLookup final : public sdk::Drafter {
   void take_in(Sequence& sequence) {
     if (!settings_.pool) return;
     guard_pool([&] { sequence.pool->take_in(hasher_, sequence.text, sequence.reader); });
+    if (shared_pools_.has_value()) shared_pools_->make_room();
   }
 
   // Shared pools that reach the quota are cleared and refilled, so that a full one does not end

@@ -13,7 +13,8 @@
 namespace specd::prompt_lookup {
 
 // All pools together hold about the limit of one (max_tokens), so that tenants share the quota. Whether a
-// tenant's pool is emptied to make room depends on the others: that costs it drafts, and shows it no text.
+// tenant's pool is emptied to make room depends on the others: that costs it drafts, and shows it no text. So whoever
+// begins many sequences, each of another tenant, empties the pools of all.
 class TenantPools {
  public:
   static constexpr std::size_t kTenantsMax = 64;
@@ -21,8 +22,8 @@ class TenantPools {
   TenantPools(const sdk::HostAllocator<int32_t>& memory, const MatchPool::Options& options)
       : memory_(memory), options_(options) {}
 
-  // The tenant's pool, for a sequence that begins. Empties those that were asked for the longest time ago while
-  // there are too many or they hold too much. Their sequences keep them, and new ones get another.
+  // The tenant's pool, for a sequence that begins. Drops those that no sequence has while there are too many, the ones
+  // asked for the longest time ago first.
   std::shared_ptr<MatchPool> of(uint64_t tenant) {
     const auto known = std::find_if(pools_.begin(), pools_.end(),
                                     [&](const Entry& each) { return each.tenant == tenant; });
@@ -31,11 +32,21 @@ class TenantPools {
     } else {
       std::rotate(known, known + 1, pools_.end());
     }
-    while (pools_.size() > 1 && (pools_.size() > kTenantsMax || taken() > options_.max_tokens)) {
-      pools_.front().pool->clear();
-      pools_.erase(pools_.begin());
+    const std::shared_ptr<MatchPool> found = pools_.back().pool;
+    for (std::size_t i = 0; i < pools_.size() && pools_.size() > kTenantsMax;) {
+      const bool is_free = pools_[i].pool.use_count() == 1;
+      if (is_free) pools_.erase(pools_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!is_free) ++i;
     }
-    return pools_.back().pool;
+    make_room();
+    return found;
+  }
+
+  // Empties pools, those asked for the longest time ago first, while all together hold too much. The last one asked
+  // for has a limit of its own.
+  void make_room() {
+    for (std::size_t i = 0; i + 1 < pools_.size() && taken() > options_.max_tokens; ++i)
+      pools_[i].pool->clear();
   }
 
   void clear() {

@@ -276,6 +276,27 @@ TEST(PromptLookup, the_pools_of_all_tenants_are_bounded_together) {
   EXPECT_TRUE(host.violations().empty());
 }
 
+TEST(PromptLookup, the_pools_of_tenants_whose_sequences_go_on_are_bounded_too) {
+  FakeHost host;
+  FakeDrafter drafter(host, ngram_factory(),
+                      FakeConfig().set("max_draft_len", 4).set("max_pool_tokens", 1024));
+  std::mt19937 random(5);
+  std::vector<int> open;
+  for (uint64_t tenant = 1; tenant <= 100; ++tenant)
+    open.push_back(begin_for(drafter, random_text(random, 1000, 20), tenant));
+  const uint64_t begun = host.memory_used();
+  uint64_t most = 0;
+  for (int step = 0; step < 20; ++step) {
+    for (const int each : open) {
+      drafter.commit(each, random_text(random, 1000, 20));
+      most = std::max(most, host.memory_used());
+    }
+  }
+  // 100 sequences with 420 tokens each would be 42,000 in pools; the texts themselves are kept by each.
+  EXPECT_LT(most, begun + (3u << 20)) << "they had " << begun;
+  EXPECT_TRUE(host.violations().empty());
+}
+
 TEST(PromptLookup, every_failed_allocation_fails_one_sequence_and_leaks_nothing) {
   for (const bool pool : {false, true}) {
     for (const bool shared : {false, true}) {

@@ -105,21 +105,33 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteS
   return report;
 }
 
-VersionMemory memory_of(const LiveRoute& route, RouteState state) {
-  // A process has two sets of rings for a moment, when it is started again.
-  const bool is_beside = route.isolation != Isolation::kNone || route.ring_bytes > 0;
-  return {.limit = {.route = route.name,
-                    .bytes = route.drafter->grant().memory_bytes_max,
-                    .is_with_models = route.on_device(),
-                    .ring_bytes = is_beside ? route.beside_bytes : 0},
-          .what = "route " + route.name + ", generation " + std::to_string(route.generation) +
-                  " (" + route_state_name(state) + ")"};
-}
-
 bool is_late_in_plugin_of(const LiveRoute& route) {
   return is_late_in(route.drafter_bundle.id) || is_late_in(route.verifier_bundle.id) ||
          std::any_of(route.part_bundles.begin(), route.part_bundles.end(),
                      [](const BundleInfo& part) { return is_late_in(part.id); });
+}
+
+// "ID@VERSION" of the plugin as the route has it: an ID alone may mean a newer version by now.
+std::string exact_name(const LiveRoute& route, const std::string& plugin) {
+  const std::string id = plugin.substr(0, plugin.find('@'));
+  std::vector<const BundleInfo*> bundles{&route.drafter_bundle, &route.verifier_bundle};
+  for (const BundleInfo& part : route.part_bundles) bundles.push_back(&part);
+  for (const BundleInfo* each : bundles)
+    if (each->id == id) return each->id + "@" + each->version;
+  return plugin;
+}
+
+VersionMemory memory_of(const LiveRoute& route, RouteState state) {
+  // A process has two sets of rings for a moment, when it is started again.
+  const bool is_beside = route.isolation != Isolation::kNone || route.ring_bytes > 0;
+  const bool has_drafter = route.drafter != nullptr;  // else it is not made yet
+  return {.limit = {.route = route.name,
+                    .bytes = has_drafter ? route.drafter->grant().memory_bytes_max : 0,
+                    .is_with_models = has_drafter && route.on_device(),
+                    .ring_bytes = is_beside ? route.beside_bytes : 0},
+          .what = "route " + route.name + ", generation " + std::to_string(route.generation) +
+                  " (" + route_state_name(state) + ")",
+          .can_leave = !is_late_in_plugin_of(route)};
 }
 
 }  // namespace
@@ -217,10 +229,12 @@ std::vector<RouteReport> RouteBoard::report(int32_t n_running) const {
   std::vector<RouteReport> reports;
   for (const auto& [name, entry] : *table_) {
     if (entry.live.has_value() && entry.live->route == nullptr) {
+      const bool is_stopped = entry.live->state == RouteState::kStopped;
       reports.push_back({.options = entry.live->options,
                          .state = entry.live->state,
                          .refused = entry.refused,
-                         .suspended = entry.live->state == RouteState::kStopped});
+                         .suspended = is_stopped,
+                         .counts = is_stopped ? counts_before(entry) : RouteCounts()});
     }
     for (const RouteVersion* each : versions_of(entry)) {
       RouteCounts before;
@@ -240,6 +254,20 @@ std::vector<RouteReport> RouteBoard::report(int32_t n_running) const {
     }
   }
   return reports;
+}
+
+bool RouteBoard::may_stop(const std::string& name) const {
+  const MutexLock lock(mutex_);
+  const auto entry = table_->find(name);
+  if (entry == table_->end()) return true;
+  const std::vector<const RouteVersion*> versions = versions_of(entry->second);
+  return std::none_of(
+             versions.begin(), versions.end(),
+             [](const RouteVersion* each) { return is_late_in_plugin_of(*each->route); }) &&
+         std::none_of(draining_.begin(), draining_.end(), [&](const Draining& one) {
+           return one.options.name == name && one.route != nullptr &&
+                  is_late_in_plugin_of(*one.route);
+         });
 }
 
 bool RouteBoard::is_draining(const std::string& name) const {
@@ -350,12 +378,17 @@ void RouteBoard::retire(Retiring& next) {
     next.destroy(kNeverLate);
   } else {
     std::string late_plugin;
-    const std::chrono::seconds limit = (*next.route)->control_limit(time_limit_);
+    const LiveRoute& route = **next.route;
+    const std::chrono::seconds limit = route.control_limit(time_limit_);
+    const bool was_condemned = route.is_condemned();  // then its plugin is set aside already
     retired = run_within(limit, std::move(next.destroy), late_plugin);
     is_late = retired.code() == Code::kDeadlineExceeded;
     // Else the plugin would be called again.
-    if (is_late)
-      until_done([&] { retired = on_late_(next.name, next.generation, late_plugin, retired); });
+    if (is_late && !was_condemned) {
+      until_done([&] {
+        retired = on_late_(next.name, next.generation, exact_name(route, late_plugin), retired);
+      });
+    }
   }
   // Without a thread for it, it is destroyed here.
   if (!is_late) next.route->reset();

@@ -64,6 +64,8 @@ class RouteBoard {
   void publish(RouteTable table);
   // Retires those that nobody holds any more, here and now. REQUIRES that the caller holds `control`.
   void retire_released();
+  // [any] False while a call of a plugin of the route's versions is late: then they cannot be retired.
+  bool may_stop(const std::string& name) const;
   // [any] Whether a version of the route drains, and is not retired yet.
   bool is_draining(const std::string& name) const;
   // What each version may hold: those of the table, those that drain, and those that could not be ended.
@@ -113,7 +115,8 @@ class RouteBoard {
   // To be retired, linked by next_released: releasing a route takes no memory.
   std::unique_ptr<LiveRoute> released_ SPECD_GUARDED_BY(mutex_);
   bool stopping_ SPECD_GUARDED_BY(mutex_) = false;
-  // Of the retirer. A turn waits for at most one change of the routes, and takes as long as one itself.
+  // Of the retirer. A turn waits for a change of the routes, and takes as long as the versions that it retires: several
+  // slow ones in a row count as stuck, too.
   Heartbeat beat_;
   std::thread thread_;
 };

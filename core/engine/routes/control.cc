@@ -222,9 +222,16 @@ Result<RouteChange> RouteControl::add(const RouteCommand& command) {
   }
   const Result<DrafterLimit> limit = maker_.limit(wanted);
   if (!limit.ok()) return limit.status().in_field(where);
-  const auto peak = room_for(maker_.memories(), board_.held(), limit.value(), wanted.replace);
-  if (!peak.ok()) return peak.status().in_field(where);
   const bool stops = wanted.replace == Replace::kStopFirst && has_route(entry.live);
+  if (stops && !board_.may_stop(wanted.name)) {
+    return Status(Code::kUnavailable, where,
+                  "a plugin of the version before has not returned from a call, so that version "
+                  "cannot end first; try again when it has, or with replace: overlap");
+  }
+  board_.retire_released();  // what nobody holds any more takes no room
+  const auto peak = room_for(maker_.memories(), board_.held(), limit.value(),
+                             stops ? Replace::kStopFirst : Replace::kOverlap);
+  if (!peak.ok()) return peak.status().in_field(where);
   if (stops) next.clear();  // it has the version that is to end
   auto done = stops ? stop_and_make(command, limit.value()) : make(std::move(next), command);
   if (!done.ok()) return done.status().in_field(where);
@@ -279,7 +286,8 @@ Status RouteControl::stop(RouteTable table, const std::string& name, RouteChange
                     "a request that is being admitted holds the version before; try again");
     }
     std::this_thread::sleep_for(kStopPause);
-    if (!intake_.between_steps([&] { requests_.swap(swap, done); })) return no_boundary();
+    if (!intake_.between_steps([&] { requests_.swap(swap, done); }))
+      return Status(Code::kUnavailable, "the step that runs does not end");
     board_.retire_released();
   }
   return Status();
@@ -292,26 +300,27 @@ Result<RouteChange> RouteControl::stop_and_make(const RouteCommand& command,
   if (command.how.dry_run) {
     const RouteSwap swap{name, nullptr, RunningRequests::kDrop, true};
     if (!intake_.between_steps([&] { requests_.swap(swap, done); })) return no_boundary();
+    done.memory_bytes_max = limit.bytes;
     return done;
   }
-  RouteVersion before;
-  std::weak_ptr<LiveRoute> old;
+  // A want of memory up to here changes nothing.
+  RouteTable table = *board_.read();
+  RouteEntry& entry = table[name];
+  EngineEvent event =
+      plan_for(EventKind::kStopped, *entry.live, "ends to make room for the next").event;
+  event.request_id = command.how.request_id;
+  const std::weak_ptr<LiveRoute> old = entry.live->route;
+  entry.live->route = nullptr;
+  entry.live->state = RouteState::kStopped;
+  const RouteVersion before = *entry.live;
+  entry = {.live = before, .refused = Status(Code::kUnavailable, event.text)};
+  const auto is_stopped = [&] {
+    return board_.read()->at(name).live->state == RouteState::kStopped;
+  };
   Status failed;
   try {
-    EngineEvent event;
-    {
-      RouteTable table = *board_.read();
-      RouteEntry& entry = table[name];
-      event = plan_for(EventKind::kStopped, *entry.live, "ends to make room for the next").event;
-      event.request_id = command.how.request_id;
-      old = entry.live->route;
-      entry.live->route = nullptr;
-      entry.live->state = RouteState::kStopped;
-      before = *entry.live;
-      entry = {.live = before, .refused = Status(Code::kUnavailable, event.text)};
-      failed = stop(std::move(table), name, done);
-    }
-    if (board_.read()->at(name).live->state != RouteState::kStopped) return failed;
+    failed = stop(std::move(table), name, done);
+    if (!is_stopped()) return failed;
     log(LogLevel::kInfo, event.text);
     events_.add(std::move(event));
     // Once more: the version before stays if its plugin does not return.
@@ -327,6 +336,7 @@ Result<RouteChange> RouteControl::stop_and_make(const RouteCommand& command,
       failed = made.status();
     }
   } catch (const std::bad_alloc&) {
+    if (!is_stopped()) throw;
     failed = Status(Code::kExhausted, "no memory left");
   }
   return bring_back(before, old, failed);
@@ -345,6 +355,7 @@ Status RouteControl::bring_back(const RouteVersion& before, const std::weak_ptr<
     Status failed;
     if (again.route == nullptr) {
       const auto make_again = [&]() SPECD_REQUIRES(mutex_) -> Result<RouteMaker::Made> {
+        board_.retire_released();
         SPECD_TRY(const DrafterLimit limit, maker_.limit(before.options));
         SPECD_OK_OR_RETURN(as_status(
             room_for(maker_.memories(), board_.held(), limit, Replace::kStopFirst, false)));

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int32_t kDraftTargetTokens = 24;
 
-class DraftTarget : public EngineTest {
+class DraftTargets : public EngineTest {
  protected:
   static EngineOptions target_and_draft(const std::string& target = "pico-target",
                                         const std::string& draft = "pico-draft") {
@@ -53,7 +53,7 @@ class DraftTarget : public EngineTest {
   ModelReport draft_report() { return engine_->draft_models().at(0); }
 };
 
-TEST_F(DraftTarget, no_setting_changes_a_token) {
+TEST_F(DraftTargets, no_setting_changes_a_token) {
   EngineOptions o = target_and_draft();
   for (const int32_t k : {1, 8}) o.routes.push_back(draft_route("k" + std::to_string(k), k));
   o.routes.push_back(draft_route("careful", 6, {{"p_min", 0.6}}));
@@ -88,7 +88,7 @@ TEST_F(DraftTarget, no_setting_changes_a_token) {
 
 // The law of the method: a model that drafts for itself is always right, and every draft position
 // is reached, over hundreds of rounds. One token missed in its context would show.
-TEST_F(DraftTarget, a_model_that_drafts_for_itself_is_always_right) {
+TEST_F(DraftTargets, a_model_that_drafts_for_itself_is_always_right) {
   constexpr int32_t kLong = 200;
   EngineOptions o = target_and_draft("pico-draft", "pico-draft");
   for (const int32_t k : {1, 4, 7}) {
@@ -115,7 +115,7 @@ TEST_F(DraftTarget, a_model_that_drafts_for_itself_is_always_right) {
 
 // The same of trees: the model's own draw is always among the children, and nodes that pass it are
 // never fed again.
-TEST_F(DraftTarget, a_tree_of_a_model_that_drafts_for_itself_is_accepted_to_its_depth) {
+TEST_F(DraftTargets, a_tree_of_a_model_that_drafts_for_itself_is_accepted_to_its_depth) {
   constexpr int32_t kLong = 120;
   EngineOptions o = target_and_draft("pico-draft", "pico-draft");
   // So many nodes that the draw's path is among them whatever it is.
@@ -136,7 +136,7 @@ TEST_F(DraftTarget, a_tree_of_a_model_that_drafts_for_itself_is_accepted_to_its_
 }
 
 // With equal budgets a tree covers more than a chain where the models disagree.
-TEST_F(DraftTarget, a_tree_is_accepted_deeper_than_a_chain_of_its_depth) {
+TEST_F(DraftTargets, a_tree_is_accepted_deeper_than_a_chain_of_its_depth) {
   EngineOptions o = target_and_draft();
   o.routes = {draft_route("chain", 4), tree_route("tree", 4, 3, 24)};
   start(o);
@@ -153,7 +153,7 @@ TEST_F(DraftTarget, a_tree_is_accepted_deeper_than_a_chain_of_its_depth) {
   EXPECT_LT(steps[1], steps[0]);
 }
 
-TEST_F(DraftTarget, two_routes_share_one_draft_model) {
+TEST_F(DraftTargets, two_routes_share_one_draft_model) {
   EngineOptions o = target_and_draft();
   o.routes = {draft_route("a", 2), draft_route("b", 5)};
   start(o);
@@ -168,7 +168,7 @@ TEST_F(DraftTarget, two_routes_share_one_draft_model) {
 
 // The cache holds hardly more than what runs: draft KV goes when a request waits for its pages, and
 // comes back by feeding the text again.
-TEST_F(DraftTarget, draft_kv_gives_way_when_pages_are_short) {
+TEST_F(DraftTargets, draft_kv_gives_way_when_pages_are_short) {
   EngineOptions o = target_and_draft();
   o.max_sequences = 8;
   o.routes = {draft_route("d", 4)};
@@ -193,7 +193,7 @@ TEST_F(DraftTarget, draft_kv_gives_way_when_pages_are_short) {
   }
 }
 
-TEST_F(DraftTarget, cancelled_requests_give_their_draft_kv_back) {
+TEST_F(DraftTargets, cancelled_requests_give_their_draft_kv_back) {
   EngineOptions o = target_and_draft();
   o.routes = {draft_route("d", 4)};
   start(o);
@@ -212,7 +212,7 @@ TEST_F(DraftTarget, cancelled_requests_give_their_draft_kv_back) {
 }
 
 // The draft model of the zoo with another configuration or other weights.
-TEST_F(DraftTarget, a_poor_draft_model_costs_drafts_and_no_token) {
+TEST_F(DraftTargets, a_poor_draft_model_costs_drafts_and_no_token) {
   const std::string good = std::string(SPECD_TEST_ZOO) + "/pico-draft";
   const auto variant = [&](const std::string& name, const auto& edit_config,
                            const auto& edit_weights) {
@@ -266,7 +266,7 @@ TEST_F(DraftTarget, a_poor_draft_model_costs_drafts_and_no_token) {
   for (const ModelReport& model : engine_->draft_models()) EXPECT_EQ(model.kv_pages_held, 0);
 }
 
-TEST_F(DraftTarget, a_missing_model_refuses_its_routes_and_nothing_else) {
+TEST_F(DraftTargets, a_missing_model_refuses_its_routes_and_nothing_else) {
   EngineOptions o = target_and_draft();
   o.draft_models.push_back({.name = "gone", .path = folder_ + "/nothing"});
   o.routes = {draft_route("good", 2), draft_route("gone", 2, {{"model", "gone"}}),

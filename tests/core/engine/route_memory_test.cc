@@ -12,11 +12,11 @@
 namespace specd {
 namespace {
 
-constexpr uint64_t kHeldBytes = 4 << 20;  // of the fixture's mode `hold`
+constexpr uint64_t kHeldByDrafter = 4 << 20;  // of the fixture's mode `hold`
 
 class RouteMemories : public BesideRig {
  protected:
-  // A drafter that holds kHeldBytes.
+  // A drafter that holds kHeldByDrafter.
   RouteOptions holding(const std::string& name, int depth, Replace replace = Replace::kOverlap) {
     return fixture_route(name, "hold", depth, replace);
   }
@@ -84,7 +84,7 @@ class RouteMemories : public BesideRig {
 };
 
 TEST_F(RouteMemories, a_version_without_room_beside_the_old_is_refused_before_it_is_made) {
-  start_limited({holding("r", 1)}, kHeldBytes / 2);
+  start_limited({holding("r", 1)}, kHeldByDrafter / 2);
   const auto expect_refused = [&](const Result<RouteChange>& change) {
     ASSERT_FALSE(change.ok());
     EXPECT_EQ(change.status().code(), Code::kExhausted);
@@ -114,11 +114,11 @@ TEST_F(RouteMemories, a_version_without_room_beside_the_old_is_refused_before_it
   const auto told = engine_->promote_route("r", {.dry_run = true});
   ASSERT_TRUE(told.ok());
   EXPECT_EQ(told.value().memory_limit_bytes, limit_);
-  EXPECT_EQ(told.value().memory_peak_bytes, limit_ - kHeldBytes / 2 + 1024);
+  EXPECT_EQ(told.value().memory_peak_bytes, limit_ - kHeldByDrafter / 2 + 1024);
 }
 
 TEST_F(RouteMemories, stopping_first_makes_room_and_no_token_changes) {
-  start_limited({holding("r", 1)}, kHeldBytes / 2);
+  start_limited({holding("r", 1)}, kHeldByDrafter / 2);
   const std::string before = lines();
   constexpr int kChanges = 6;
   under_load([&] {
@@ -140,7 +140,7 @@ TEST_F(RouteMemories, stopping_first_makes_room_and_no_token_changes) {
 }
 
 TEST_F(RouteMemories, requests_that_run_go_on_without_drafts_when_their_version_stops) {
-  start_limited({holding("r", 1)}, kHeldBytes / 2);
+  start_limited({holding("r", 1)}, kHeldByDrafter / 2);
   Request r = request(prompts()[0], "off", 300);
   const Outcome plain = run(r);
   r.route = "r";
@@ -150,7 +150,7 @@ TEST_F(RouteMemories, requests_that_run_go_on_without_drafts_when_their_version_
   const auto dry = engine_->apply_route(next, {.dry_run = true});
   ASSERT_TRUE(dry.ok()) << dry.status().to_string();
   EXPECT_EQ(dry.value().n_dropped, 1);
-  EXPECT_EQ(dry.value().memory_peak_bytes, limit_ - kHeldBytes / 2);
+  EXPECT_EQ(dry.value().memory_peak_bytes, limit_ - kHeldByDrafter / 2);
   EXPECT_EQ(life(), "create activate") << "a dry run makes and stops nothing";
   EXPECT_EQ(versions(), "live 1");
   const auto done = engine_->apply_route(next);
@@ -164,7 +164,7 @@ TEST_F(RouteMemories, requests_that_run_go_on_without_drafts_when_their_version_
 }
 
 TEST_F(RouteMemories, a_new_version_that_fails_brings_the_old_one_back) {
-  start_limited({holding("r", 1)}, kHeldBytes / 2);
+  start_limited({holding("r", 1)}, kHeldByDrafter / 2);
   uint64_t generation = 1;
   for (const char* mode : {"create_fails", "no_instance", "activate_fails"}) {
     const auto done = engine_->apply_route(fixture_route("r", mode, 2, Replace::kStopFirst));
@@ -192,7 +192,7 @@ TEST_F(RouteMemories, when_the_old_one_fails_too_the_route_goes_on_without_draft
   const std::string bytes = read_bytes(fixture("newer"));
   RouteOptions old = holding("r", 1);
   old.drafter.plugin += "@1.0.0";
-  start_limited({old}, kHeldBytes / 2);
+  start_limited({old}, kHeldByDrafter / 2);
   tree_.add("b", bytes, BundleTree::manifest(bytes, "2.0.0"));
   std::filesystem::remove_all(tree_.bundle("a"));
   Pending running = submit_slow(request(prompts()[2], "r", 100));
@@ -226,7 +226,7 @@ TEST_F(RouteMemories, when_the_old_one_fails_too_the_route_goes_on_without_draft
 }
 
 TEST_F(RouteMemories, what_cannot_stop_first_is_refused_or_overlaps) {
-  start_limited({holding("r", 1)}, kHeldBytes / 2);
+  start_limited({holding("r", 1)}, kHeldByDrafter / 2);
   const RouteOptions next = holding("r", 2, Replace::kStopFirst);
   EXPECT_NE(refusal(engine_->stage_route(next))
                 .find("INVALID_ARGUMENT: routes.r.replace: expected overlap"),
@@ -248,7 +248,7 @@ TEST_F(RouteMemories, what_cannot_stop_first_is_refused_or_overlaps) {
 }
 
 TEST_F(RouteMemories, a_configuration_is_planned_as_a_whole) {
-  start_limited({holding("r", 1)}, kHeldBytes + kHeldBytes / 2);
+  start_limited({holding("r", 1)}, kHeldByDrafter + kHeldByDrafter / 2);
   const auto read = engine_->configure_routes({holding("r", 1), holding("s", 1), holding("t", 1)});
   ASSERT_FALSE(read.ok());
   EXPECT_EQ(read.status().field(), "routes.t");

@@ -27,7 +27,7 @@ TEST(StuckThreads, one_that_is_stuck_is_told_once_and_again_when_it_works) {
     plugin.busy();
     while (beat.busy_ns() < 2'000'000) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const std::string stuck = logged_by(threads);
-    EXPECT_NE(stuck.find("a thread is stuck: specd-test (x.drafter) has been busy for 0 s"),
+    EXPECT_NE(stuck.find("a thread is stuck: specd-test (x.drafter) has been busy for "),
               std::string::npos)
         << stuck;
     EXPECT_EQ(stuck.find("specd-plugin"), std::string::npos);

@@ -3,20 +3,24 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "core/base/file_descriptor.h"
@@ -173,6 +177,58 @@ class TlsClient {
   FileDescriptor socket_;
   OwnedTls<SSL> ssl_;
   bool is_connected_ = false;
+};
+
+// One whose records can be sent piece by piece.
+class SlowTlsClient {
+ public:
+  SlowTlsClient(const std::string& address, const Identity& shown)
+      : context_(SSL_CTX_new(TLS_client_method())), socket_(connect_tcp(address)) {
+    SSL_CTX_use_certificate(context_.get(), shown.certificate());
+    SSL_CTX_use_PrivateKey(context_.get(), shown.key());
+    ssl_.reset(SSL_new(context_.get()));
+    in_ = BIO_new(BIO_s_mem());
+    out_ = BIO_new(BIO_s_mem());
+    SSL_set_bio(ssl_.get(), in_, out_);  // which owns them
+    SSL_set_connect_state(ssl_.get());
+    while (SSL_do_handshake(ssl_.get()) != 1) {
+      send(taken_out());
+      std::string block(20'000, '\0');
+      const ssize_t n = recv(socket_.get(), block.data(), block.size(), 0);
+      if (n <= 0) break;
+      BIO_write(in_, block.data(), static_cast<int>(n));
+    }
+    send(taken_out());
+  }
+
+  // The bytes of `text` on the wire; at most 16 KiB make one record.
+  std::string record_of(std::string_view text) {
+    SSL_write(ssl_.get(), text.data(), static_cast<int>(text.size()));
+    return taken_out();
+  }
+  void send(const std::string& bytes) const {
+    EXPECT_EQ(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  // Until the other side has acknowledged all, and a little longer, so that it has most likely read it.
+  void wait_until_taken() const {
+    int left = 1;
+    while (ioctl(socket_.get(), SIOCOUTQ, &left) == 0 && left > 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+
+ private:
+  std::string taken_out() const {
+    std::string bytes(BIO_ctrl_pending(out_), '\0');
+    if (!bytes.empty()) BIO_read(out_, bytes.data(), static_cast<int>(bytes.size()));
+    return bytes;
+  }
+
+  OwnedTls<SSL_CTX> context_;
+  FileDescriptor socket_;
+  OwnedTls<SSL> ssl_;
+  BIO *in_ = nullptr, *out_ = nullptr;
 };
 
 }  // namespace specd::host

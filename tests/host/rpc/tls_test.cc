@@ -263,6 +263,32 @@ TEST_F(Tls, a_client_that_changes_keys_for_ever_is_cut_off_and_one_that_does_so_
   EXPECT_EQ(other.read_all(), "");
 }
 
+TEST_F(Tls, a_record_that_comes_in_pieces_is_waited_for) {
+  listen();
+  SlowTlsClient client(listener_->name(), client_);
+  const int server = taken(0);
+  ASSERT_GE(server, 0);
+  const std::string text(10'000, 'x');
+  for (int round = 0; round < 3; ++round) {
+    const std::string record = client.record_of(text);
+    for (size_t at = 0; at < record.size(); at += 1000) {
+      client.send(record.substr(at, 1000));
+      // The server has had its turn when it has read what came.
+      client.wait_until_taken();
+    }
+    std::string got;
+    while (got.size() < text.size()) {
+      pollfd wait{.fd = server, .events = POLLIN, .revents = 0};
+      ASSERT_EQ(poll(&wait, 1, 10'000), 1);
+      std::string block(20'000, '\0');
+      const ssize_t n = recv(server, block.data(), block.size(), 0);
+      ASSERT_GT(n, 0) << "the connection was cut";
+      got.append(block, 0, static_cast<size_t>(n));
+    }
+    EXPECT_TRUE(got == text);
+  }
+}
+
 TEST_F(Tls, bytes_arrive_unchanged_in_both_directions_and_the_end_is_told) {
   listen();
   std::string request(3'000'001, '\0'), answer(5'000'001, '\0');
