@@ -15,8 +15,8 @@
 namespace specd::host {
 namespace {
 
-constexpr int kClients = 64;
-constexpr int32_t kTokens = 24;
+constexpr int kKilledOrNot = 64;
+constexpr int32_t kSurvivorTokens = 24;
 // Many more steps than a request may take to notice that its client is dead: that the connection has ended passes three
 // threads, while steps of milliseconds go on.
 constexpr int32_t kVictimTokens = 600;
@@ -90,21 +90,22 @@ routes:
   std::vector<std::string> plain;
   for (int kind = 0; kind < 8; ++kind) {
     const std::string id = "plain-" + std::to_string(kind);
-    ASSERT_EQ(wait_for_end(start_client(daemon, id, kind, "off", kTokens)), 0);
+    ASSERT_EQ(wait_for_end(start_client(daemon, id, kind, "off", kSurvivorTokens)), 0);
     plain.push_back(read_file(daemon.folder() / id));
     ASSERT_FALSE(plain.back().empty());
   }
 
   std::map<std::string, Victim> victims;
   std::vector<pid_t> survivors;
-  for (int i = 0; i < kClients / 2; ++i) {
+  for (int i = 0; i < kKilledOrNot / 2; ++i) {
     const char* const route = i % 4 == 0 ? "off" : "lookup";
     Victim victim{
         .pid = start_client(daemon, "dies-" + std::to_string(i), i % 8, route, kVictimTokens)};
     victim.dies = i % 4 == 0 ? Victim::kSeen : i % 4 == 1 ? Victim::kRuns : Victim::kDecodes;
     victim.tokens = 1 + i * 7 % 30;
     victims["dies-" + std::to_string(i)] = victim;
-    survivors.push_back(start_client(daemon, "lives-" + std::to_string(i), i % 8, route, kTokens));
+    survivors.push_back(
+        start_client(daemon, "lives-" + std::to_string(i), i % 8, route, kSurvivorTokens));
   }
 
   const auto n_steps = [&] { return client.status().value().steps(); };
@@ -137,7 +138,7 @@ routes:
     for (const v1::RequestInfo& seen : listed.value().requests()) look(seen);
     return std::ranges::all_of(victims, [](const auto& each) { return each.second.is_gone; });
   }));
-  for (int i = 0; i < kClients / 2; ++i) {
+  for (int i = 0; i < kKilledOrNot / 2; ++i) {
     EXPECT_EQ(wait_for_end(survivors[static_cast<size_t>(i)]), 0)
         << read_file(daemon.folder() / "errors");
     EXPECT_EQ(read_file(daemon.folder() / ("lives-" + std::to_string(i))),
@@ -154,8 +155,8 @@ routes:
     return status.ok() && status.value().running() == 0 && status.value().waiting() == 0;
   }));
   const v1::GetStatusResponse s = client.status().value();
-  EXPECT_EQ(s.cancelled(), static_cast<uint64_t>(kClients / 2));
-  EXPECT_EQ(s.completed(), plain.size() + kClients / 2);
+  EXPECT_EQ(s.cancelled(), static_cast<uint64_t>(kKilledOrNot / 2));
+  EXPECT_EQ(s.completed(), plain.size() + kKilledOrNot / 2);
   EXPECT_EQ(s.admitted(), s.completed() + s.cancelled());
   const v1::ListModelsResponse models = client.models().value();
   EXPECT_EQ(models.models(0).kv_pages_free() + models.models(0).kv_pages_cached(),

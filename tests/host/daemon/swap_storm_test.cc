@@ -64,7 +64,7 @@ const Strategy kStrategies[] = {
      "step_budget_us: 1000000, call_ms_max: 60000",
      ""},
 };
-constexpr size_t kRoutes = std::size(kStrategies);
+constexpr size_t kSwapRoutes = std::size(kStrategies);
 
 std::string name_of(size_t route) { return "r" + std::to_string(route); }
 std::string definition(size_t route, const std::string& keys) {
@@ -80,7 +80,7 @@ plugins: {directories: [PLUGINS, BAD], cache_directory: cache}
 default_route: off
 routes:
 )";
-  for (size_t i = 0; i < kRoutes; ++i)
+  for (size_t i = 0; i < kSwapRoutes; ++i)
     text += "  " + name_of(i) + ": {" + kStrategies[i].keys +
             ", verifier: {plugin: specd.verifier.match}}\n";
   return text;
@@ -178,7 +178,8 @@ class SwapStorm : public testing::Test {
     for (size_t s = 0; s < n_streams; ++s) {
       threads.emplace_back([&, s] {
         std::vector<Gap> own;
-        for (size_t n = s; !over; ++n) expect_plain(n % kKinds, kStreamTokens, s % kRoutes, &own);
+        for (size_t n = s; !over; ++n)
+          expect_plain(n % kKinds, kStreamTokens, s % kSwapRoutes, &own);
         const std::lock_guard lock(mutex);
         gaps.insert(gaps.end(), own.begin(), own.end());
       });
@@ -189,7 +190,7 @@ class SwapStorm : public testing::Test {
       for (size_t n = 0; !over; ++n, next += kBetweenArrivals) {
         std::this_thread::sleep_until(next);
         open.push_back(std::async(std::launch::async, [this, n] {
-          expect_plain(n % kKinds, kArrivalTokens, n % kRoutes, nullptr);
+          expect_plain(n % kKinds, kArrivalTokens, n % kSwapRoutes, nullptr);
         }));
         while (!open.empty() && open.front().wait_for(milliseconds(0)) == std::future_status::ready)
           open.pop_front();
@@ -210,7 +211,7 @@ class SwapStorm : public testing::Test {
 
   // Each route is made anew as it was at the start, and has one version.
   void come_to_rest() {
-    for (size_t route = 0; route < kRoutes; ++route) {
+    for (size_t route = 0; route < kSwapRoutes; ++route) {
       v1::DeleteRouteRequest remove;
       remove.set_name(name_of(route));
       good("delete", client_->delete_route(remove));
@@ -223,7 +224,7 @@ class SwapStorm : public testing::Test {
       const auto status = client_->status();
       const auto routes = client_->routes();
       return status.ok() && status.value().running() == 0 && status.value().waiting() == 0 &&
-             routes.ok() && routes.value().routes_size() == kRoutes + 1;  // and off
+             routes.ok() && routes.value().routes_size() == kSwapRoutes + 1;  // and off
     }));
   }
 
@@ -317,7 +318,7 @@ class SwapStorm : public testing::Test {
 
   // A route gets the next strategy: staged, as a shadow, with a share, live, and sometimes back.
   void swap(size_t n) {
-    const size_t route = n % kRoutes, next = (strategy_of_[route] + 1) % kRoutes;
+    const size_t route = n % kSwapRoutes, next = (strategy_of_[route] + 1) % kSwapRoutes;
     const Strategy& strategy = kStrategies[next];
     v1::StageRouteRequest stage;
     if (n % 7 == 6) {
@@ -339,8 +340,8 @@ class SwapStorm : public testing::Test {
     traffic.set_shadow(false);
     traffic.set_share_percent(static_cast<int32_t>(10 + n % 90));
     good("share", client_->set_traffic(traffic));
-    const auto running = static_cast<v1::RunningRequests>(v1::RUNNING_REQUESTS_KEEP +
-                                                          static_cast<int>(n / kRoutes + n) % 3);
+    const auto running = static_cast<v1::RunningRequests>(
+        v1::RUNNING_REQUESTS_KEEP + static_cast<int>(n / kSwapRoutes + n) % 3);
     if (n % 5 == 4) {
       v1::AbortRouteRequest abort;
       abort.set_name(name_of(route));
@@ -368,7 +369,7 @@ class SwapStorm : public testing::Test {
   // At the start.
   std::map<std::string, uint64_t> memory_;  // of each route's drafter
   Held held_;
-  std::array<size_t, kRoutes> strategy_of_{0, 1, 2, 3, 4, 5};
+  std::array<size_t, kSwapRoutes> strategy_of_{0, 1, 2, 3, 4, 5};
   steady_clock::time_point next_change_;
 };
 
@@ -418,7 +419,7 @@ TEST_F(SwapStorm, strategies_change_under_load_and_no_request_notices) {
   EXPECT_GT(n_kept_, 0);
   EXPECT_GE(n_refused_, n_swaps_ / 7);
   // Each route has a live one, a candidate and one to go back to; each request may keep one more.
-  EXPECT_LE(n_versions_max_, static_cast<int>(1 + 3 * kRoutes + kStreams));
+  EXPECT_LE(n_versions_max_, static_cast<int>(1 + 3 * kSwapRoutes + kStreams));
   EXPECT_EQ(daemon_.stop(), 0) << daemon_.output();
   EXPECT_EQ(daemon_.output().find("destroy() left"), std::string::npos) << daemon_.output();
 }
