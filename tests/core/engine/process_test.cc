@@ -202,6 +202,7 @@ TEST_F(Process, a_process_and_a_thread_that_it_has_left_behind_end_with_it) {
       }
       return line.empty() || line.find('Z') != std::string::npos;
     });
+    wait_for([&] { return runners().empty(); });
     EXPECT_EQ(runners().size(), 0u) << mode;
   }
 }
