@@ -249,9 +249,6 @@ void Listener::receive(FileDescriptor client, FileDescriptor ours, FileDescripto
   Credentials shown;
   const std::string origin = origin_of(client.get(), shown.user);
   if (origin.empty()) return;  // it is gone already
-  const auto n_guests = std::ranges::count(
-      guests_, origin, [](const auto& each) -> const std::string& { return each.second.origin; });
-  if (static_cast<size_t>(n_guests) >= limits_.of_origin) return;
   if (tls_ == nullptr)
     return open_relay(id, std::make_unique<Stream>(std::move(client)), std::move(ours),
                       std::move(theirs), origin, shown);
