@@ -364,19 +364,29 @@ TEST_F(EngineFailpoints, a_process_that_cannot_be_started_refuses_the_route_and_
   const std::string before = all_versions();
   const size_t descriptors = entries_of("/proc/self/fd");
   int n_answers = 0;
-  for (const auto& [place, why] :
-       {std::pair("process.start", "posix_spawn: Resource temporarily unavailable"),
-        std::pair("process.watch", "pidfd_open: Too many open files"),
-        std::pair("process.rings", "memfd_create: Too many open files in system"),
-        std::pair("process.answer", "it has sent what is no message")}) {
-    for (int n = 1;; ++n) {
-      ASSERT_LT(n, 10) << place;
-      set(std::string(place) + "=fail@" + std::to_string(n));
+  for (const auto& [at, why] :
+       {std::pair(Failpoint::kProcessStart, "posix_spawn: Resource temporarily unavailable"),
+        std::pair(Failpoint::kProcessWatch, "pidfd_open: Too many open files"),
+        std::pair(Failpoint::kProcessRings, "memfd_create: Too many open files in system"),
+        std::pair(Failpoint::kProcessAnswer, "it has sent what is no message")}) {
+    const std::string place = failpoint_name(at);
+    for (uint64_t n = 1;; ++n) {
+      ASSERT_LT(n, 20u) << place;
+      set(place + "=fail@" + std::to_string(n));
       const auto done = engine_->apply_route(in_process(lookup("x", 2)));
+      const bool was_reached = n_reached(at) >= n;
       set("");
-      if (done.ok()) break;
-      n_answers += std::string(place) == "process.answer" ? 1 : 0;
-      EXPECT_NE(done.status().text().find(why), std::string::npos) << done.status().text();
+      if (!was_reached) {
+        EXPECT_TRUE(done.ok()) << done.status().text();
+        break;
+      }
+      if (done.ok()) {
+        // An answer that nobody needs, such as that of a process which has only described the drafter.
+        good(engine_->delete_route("x"));
+      } else {
+        n_answers += at == Failpoint::kProcessAnswer ? 1 : 0;
+        EXPECT_NE(done.status().text().find(why), std::string::npos) << done.status().text();
+      }
       EXPECT_TRUE(comes_to(before)) << place;
       EXPECT_EQ(entries_of("/proc/self/fd"), descriptors) << place;
     }
@@ -386,7 +396,7 @@ TEST_F(EngineFailpoints, a_process_that_cannot_be_started_refuses_the_route_and_
     good(engine_->delete_route("x"));
     EXPECT_TRUE(comes_to(before)) << place;
   }
-  EXPECT_EQ(n_answers, 3) << "create, activate, serve";
+  EXPECT_GE(n_answers, 3) << "create, activate, serve";
 }
 
 TEST_F(EngineFailpoints, a_process_that_cannot_be_started_again_is_tried_until_it_can) {
@@ -395,7 +405,7 @@ TEST_F(EngineFailpoints, a_process_that_cannot_be_started_again_is_tried_until_i
   start_with({in_process(wanted)});
   const Request of_x = request(prompts()[3], "x", 24);
   const Outcome plain = run(request(prompts()[3], "off", 24));
-  // Twice its answers fail, which counts as deaths, and once the system has no room.
+  // Once its answer fails, which counts as a death, and once the system has no room.
   set("process.answer=fail@1;process.rings=fail@1");
   hang();
   wait_for([&] {
