@@ -32,7 +32,7 @@ class TenantPools {
     } else {
       std::rotate(known, known + 1, pools_.end());
     }
-    const std::shared_ptr<MatchPool> found = pools_.back().pool;
+    std::shared_ptr<MatchPool> found = pools_.back().pool;
     for (std::size_t i = 0; i < pools_.size() && pools_.size() > kTenantsMax;) {
       const bool is_free = pools_[i].pool.use_count() == 1;
       if (is_free) pools_.erase(pools_.begin() + static_cast<std::ptrdiff_t>(i));
