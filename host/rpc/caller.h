@@ -23,9 +23,8 @@ class Caller {
   explicit Caller(UserOptions options);
 
   const UserOptions& options() const { return options_; }
-  const std::string& name() const {
-    return name_;
-  }  // for people: "user www-data (33)", "client 'client-7'"
+  // For people: "user www-data (33)", "client 'client-7'".
+  const std::string& name() const { return name_; }
   // Unique in the process. Requests belong to it.
   uint64_t number() const { return number_; }
   bool may(Right right) const;

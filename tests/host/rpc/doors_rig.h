@@ -30,6 +30,14 @@ inline const std::map<std::string, std::string> kNeeds{
     {"LoadPlugin", "operate"},   {"RetirePlugin", "operate"}, {"ReloadConfig", "operate"},
     {"Drain", "operate"}};
 
+// `rights` as the configuration gives them, and what they come to.
+inline const std::vector<std::pair<std::string, std::vector<std::string>>> kCredentials{
+    {"", {}},
+    {"infer", {"infer"}},
+    {"read", {"read"}},
+    {"operate", {"read", "operate"}},
+    {"infer, read", {"infer", "read"}}};
+
 // What a process has used so far.
 inline double cpu_seconds(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");

@@ -71,14 +71,8 @@ void let_others_in(const Daemon& daemon) {
 }
 
 TEST(Doors, each_rpc_is_served_on_its_socket_to_users_with_its_right) {
-  const std::vector<std::pair<std::string, std::vector<std::string>>> credentials{
-      {"", {}},
-      {"infer", {"infer"}},
-      {"read", {"read"}},
-      {"operate", {"read", "operate"}},
-      {"infer, read", {"infer", "read"}}};
   for (const bool has_control : {true, false}) {
-    for (const auto& [given, rights] : credentials) {
+    for (const auto& [given, rights] : kCredentials) {
       Daemon daemon;
       daemon.write_config("", SPECD_PLUGINS, users(user(geteuid(), given), has_control));
       ASSERT_TRUE(daemon.start()) << daemon.output();

@@ -67,14 +67,8 @@ class Tcp : public testing::Test {
 };
 
 TEST_F(Tcp, each_rpc_is_served_to_certificates_with_its_right) {
-  const std::vector<std::pair<std::string, std::vector<std::string>>> credentials{
-      {"", {}},
-      {"infer", {"infer"}},
-      {"read", {"read"}},
-      {"operate", {"read", "operate"}},
-      {"infer, read", {"infer", "read"}}};
   std::string users;
-  for (const auto& [given, rights] : credentials)
+  for (const auto& [given, rights] : kCredentials)
     users += (users.empty() ? "" : ", ") +
              ("{certificate: 'may " + given + "', rights: [" + given + "]}");
   start(users);
@@ -83,7 +77,7 @@ TEST_F(Tcp, each_rpc_is_served_to_certificates_with_its_right) {
   EXPECT_TRUE(
       has_logged("address 127.0.0.1, with a certificate of 'nobody', may not use " + address()))
       << daemon_.output();
-  for (const auto& [given, rights] : credentials) {
+  for (const auto& [given, rights] : kCredentials) {
     if (given == "operate") continue;  // it drains the daemon
     const Identity client = identity("may " + given);
     expect_rpcs(channel(client), address(), given, rights, {"infer", "read", "operate"});
