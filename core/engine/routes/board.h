@@ -32,6 +32,13 @@ struct RouteVersion {
   std::shared_ptr<LiveRoute> route = nullptr;  // null when it is refused or stopped
   RouteState state = RouteState::kLive;
 };
+inline bool has_route(const std::optional<RouteVersion>& version) {
+  return version.has_value() && version->route != nullptr;
+}
+inline bool is_condemned(const std::optional<RouteVersion>& version) {
+  return has_route(version) && version->route->is_condemned();
+}
+
 // At least one of live and candidate is there.
 struct RouteEntry {
   std::optional<RouteVersion> live = {};       // kLive, kRefused, kStopped or kQuarantined

@@ -8,8 +8,8 @@
 #include "core/base/clock.h"
 #include "core/base/failpoint.h"
 #include "core/base/log.h"
-#include "core/base/quote.h"
 #include "core/base/to_size.h"
+#include "core/base/words.h"
 #include "core/engine/options.h"
 
 namespace specd {
@@ -17,8 +17,6 @@ namespace specd {
 namespace {
 
 constexpr size_t kRepliesMax = 256;
-constexpr std::chrono::milliseconds kWatchPause{20};
-constexpr std::chrono::milliseconds kStopPause{1};
 constexpr uint64_t kSecondNs = 1'000'000'000;
 
 std::string names_of(const RouteTable& table) {
@@ -62,23 +60,6 @@ Status is_quarantined(const LiveRoute& route) {
 Status runs_with_requests() {
   return Status(Code::kFailedPrecondition, "shadow",
                 "requests run with the candidate; it may become a shadow when they have ended");
-}
-
-bool is_condemned(const std::optional<RouteVersion>& version) {
-  return version.has_value() && version->route != nullptr && version->route->is_condemned();
-}
-
-bool must_quarantine(const RouteEntry& entry) {
-  return (is_condemned(entry.live) && entry.live->state == RouteState::kLive) ||
-         is_condemned(entry.candidate) || is_condemned(entry.previous);
-}
-
-bool has_route(const std::optional<RouteVersion>& version) {
-  return version.has_value() && version->route != nullptr;
-}
-
-std::string version_name(const std::string& route, uint64_t generation) {
-  return "route " + route + ": generation " + std::to_string(generation);
 }
 
 Status no_candidate() {
@@ -139,19 +120,6 @@ Status check_stop(const RouteCommand& command) {
                 "that they have before there is one to attach to");
 }
 
-const RouteOptions* find_route(const std::vector<RouteOptions>& routes, const std::string& name) {
-  const auto found = std::find_if(routes.begin(), routes.end(),
-                                  [&](const RouteOptions& each) { return each.name == name; });
-  return found == routes.end() ? nullptr : &*found;
-}
-
-// "", or the names behind the words.
-std::string listed(const char* words, const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? words : ", ") + name;
-  return text;
-}
-
 RouteChange unchanged(const RouteVersion& version) {
   return {.generation = version.route->generation,
           .unchanged = true,
@@ -173,6 +141,10 @@ Status RouteControl::no_boundary() const {
   return Status(Code::kDeadlineExceeded, "no step ended within " +
                                              std::to_string(Intake::kBoundaryWait.count()) +
                                              " s (does a plugin hang?); nothing was changed");
+}
+
+std::string RouteControl::version_name(const std::string& route, uint64_t generation) {
+  return "route " + route + ": generation " + std::to_string(generation);
 }
 
 RouteControl::Plan RouteControl::plan_for(EventKind kind, const RouteVersion& version,
@@ -267,137 +239,6 @@ Result<RouteChange> RouteControl::make(RouteTable next, const RouteCommand& comm
   }
   plan.table = std::move(next);
   return commit(std::move(plan), command.how);
-}
-
-Status RouteControl::stop(RouteTable table, const std::string& name, RouteChange& done) {
-  const RouteSwap swap{.route = name, .running = RunningRequests::kDrop};
-  if (!intake_.between_steps([&] {
-        board_.publish(std::move(table));
-        requests_.swap(swap, done);
-      })) {
-    return no_boundary();
-  }
-  // A request that was just being admitted comes with the version that it found.
-  const auto end = std::chrono::steady_clock::now() + Intake::kBoundaryWait;
-  board_.retire_released();
-  while (board_.is_draining(name)) {
-    if (std::chrono::steady_clock::now() >= end) {
-      return Status(Code::kDeadlineExceeded,
-                    "a request that is being admitted holds the version before; try again");
-    }
-    std::this_thread::sleep_for(kStopPause);
-    if (!intake_.between_steps([&] { requests_.swap(swap, done); }))
-      return Status(Code::kUnavailable, "the step that runs does not end");
-    board_.retire_released();
-  }
-  return Status();
-}
-
-Result<RouteChange> RouteControl::stop_and_make(const RouteCommand& command,
-                                                const DrafterLimit& limit) {
-  const std::string& name = command.route.name;
-  RouteChange done{.generation = generation_ + 1};
-  if (command.how.dry_run) {
-    const RouteSwap swap{name, nullptr, RunningRequests::kDrop, true};
-    if (!intake_.between_steps([&] { requests_.swap(swap, done); })) return no_boundary();
-    done.memory_bytes_max = limit.bytes;
-    return done;
-  }
-  // A want of memory up to here changes nothing.
-  RouteTable table = *board_.read();
-  RouteEntry& entry = table[name];
-  EngineEvent event =
-      plan_for(EventKind::kStopped, *entry.live, "ends to make room for the next").event;
-  event.request_id = command.how.request_id;
-  const std::weak_ptr<LiveRoute> old = entry.live->route;
-  entry.live->route = nullptr;
-  entry.live->state = RouteState::kStopped;
-  const RouteVersion before = *entry.live;
-  entry = {.live = before, .refused = Status(Code::kUnavailable, event.text)};
-  const auto is_stopped = [&] {
-    return board_.read()->at(name).live->state == RouteState::kStopped;
-  };
-  Status failed;
-  try {
-    failed = stop(std::move(table), name, done);
-    if (!is_stopped()) return failed;
-    log(LogLevel::kInfo, event.text);
-    events_.add(std::move(event));
-    // Once more: the version before stays if its plugin does not return.
-    if (failed.ok())
-      failed =
-          as_status(room_for(maker_.memories(), board_.held(), limit, Replace::kStopFirst, false));
-    if (failed.ok()) {
-      Result<RouteChange> made = make(*board_.read(), command);
-      if (made.ok()) {
-        made.value().n_dropped += done.n_dropped;
-        return made;
-      }
-      failed = made.status();
-    }
-  } catch (const std::bad_alloc&) {
-    if (!is_stopped()) throw;
-    failed = Status(Code::kExhausted, "no memory left");
-  }
-  return bring_back(before, old, failed);
-}
-
-Status RouteControl::bring_back(const RouteVersion& before, const std::weak_ptr<LiveRoute>& old,
-                                const Status& because) {
-  const std::string& name = before.options.name;
-  const auto told = [&](const std::string& what) {
-    return Status(because.code(), because.field(), because.message() + what);
-  };
-  try {
-    Plan plan{.table = *board_.read(), .event = {}, .at_boundary = true, .is_way_back = true};
-    RouteEntry& entry = plan.table[name];
-    RouteVersion again{.options = before.options, .route = old.lock()};
-    Status failed;
-    if (again.route == nullptr) {
-      const auto make_again = [&]() SPECD_REQUIRES(mutex_) -> Result<RouteMaker::Made> {
-        board_.retire_released();
-        SPECD_TRY(const DrafterLimit limit, maker_.limit(before.options));
-        SPECD_OK_OR_RETURN(as_status(
-            room_for(maker_.memories(), board_.held(), limit, Replace::kStopFirst, false)));
-        return maker_.make(before.options, generation_ + 1);
-      };
-      Result<RouteMaker::Made> made = make_again();
-      failed = made.status();
-      if (made.ok()) {
-        again.route = board_.share(std::move(made.value().route));
-        plan.taps = std::move(made.value().taps);
-      }
-    }
-    if (failed.ok()) {
-      const Plan event = plan_for(EventKind::kRolledBack, again,
-                                  "is what the route was before, which is live again: the new "
-                                  "version failed: " +
-                                      because.text());
-      plan.event = event.event;
-      plan.version = plan.to = again.route;
-      entry = {.live = std::move(again)};
-      const std::string generation = std::to_string(plan.event.generation);
-      failed = as_status(commit(std::move(plan), {}));
-      if (failed.ok())
-        return told("; the version before is live again, as generation " + generation);
-    }
-    const std::string text =
-        "; and the version before could not be made again, so the route goes on without drafts: " +
-        failed.text();
-    const EngineEvent event{.kind = EventKind::kStopped,
-                            .route = name,
-                            .text = "route " + name + ": " + because.text() + text};
-    RouteTable table = *board_.read();
-    table[name].refused = told(text);
-    board_.publish(std::move(table));
-    log(LogLevel::kError, event.text);
-    events_.add(event);
-    return told(text);
-  } catch (const std::bad_alloc&) {
-    return told(
-        "; there is no memory to make the version before again, so the route goes on without "
-        "drafts");
-  }
 }
 
 Result<RouteChange> RouteControl::remove(const RouteCommand& command) {
@@ -745,103 +586,6 @@ Result<RouteChange> RouteControl::change(const RouteCommand& command) {
   return replies_.back().reply;
 }
 
-Result<ConfiguredRoutes> RouteControl::configure(const std::vector<RouteOptions>& routes,
-                                                 const ChangeOptions& how) {
-  SPECD_OK_OR_RETURN(check_name("request_id", how.request_id));
-  const MutexLock lock(mutex_);
-  SPECD_OK_OR_RETURN(intake_.is_open());
-  std::vector<RouteOptions> wanted = with_model(routes);
-  ConfiguredRoutes done;
-  Plan plan{
-      .table = *board_.read(), .event = {.kind = EventKind::kConfigured}, .at_boundary = true};
-  for (const RouteOptions& old : configured_) {
-    if (find_route(wanted, old.name) != nullptr) continue;
-    if (old.name == options_.default_route) {
-      return Status(Code::kFailedPrecondition, route_field(old.name),
-                    "it is the default route; requests that name none need it");
-    }
-    const auto gone = plan.table.find(old.name);
-    if (gone == plan.table.end()) continue;
-    plan.table.erase(gone);
-    done.removed.push_back(old.name);
-  }
-  SPECD_OK_OR_RETURN(maker_.rescan().in_field("plugins"));
-  struct Making {
-    const RouteOptions* route;
-    bool is_new;
-  };
-  std::vector<Making> making;
-  std::vector<VersionMemory> held = board_.held();
-  for (const RouteOptions& route : wanted) {
-    const RouteOptions* const old = find_route(configured_, route.name);
-    if (old != nullptr && *old == route) continue;
-    const std::string where = route_field(route.name);
-    SPECD_OK_OR_RETURN(check_route(route, options_));
-    const bool is_new = !plan.table.contains(route.name);
-    if (is_new && plan.table.size() >= EngineLimits::kRoutes) {
-      return Status(
-          Code::kExhausted, where,
-          "there would be more than " + std::to_string(EngineLimits::kRoutes) + " routes");
-    }
-    RouteEntry& entry = plan.table[route.name];
-    if (entry.candidate.has_value()) {
-      return Status(Code::kFailedPrecondition, where,
-                    "the route has a candidate; promote or abort that first");
-    }
-    if (has_route(entry.live) && entry.live->options == route &&
-        maker_.is_current(*entry.live->route) && !entry.live->route->is_condemned()) {
-      continue;  // it was changed to this before
-    }
-    // All of them or none, so each overlaps with what is there.
-    const Result<DrafterLimit> limit = maker_.limit(route);
-    if (!limit.ok()) return limit.status().in_field(where);
-    SPECD_OK_OR_RETURN(
-        as_status(room_for(maker_.memories(), held, limit.value(), Replace::kOverlap))
-            .in_field(where));
-    held.push_back({.limit = limit.value(), .what = "route " + route.name + " (to be made)"});
-    making.push_back({&route, is_new});
-  }
-  for (const auto& [route, is_new] : making) {
-    auto made = maker_.make(*route, generation_ + 1, plan.taps);
-    if (!made.ok()) return made.status().in_field(route_field(route->name));
-    plan.table[route->name] = {
-        .live =
-            RouteVersion{.options = *route, .route = board_.share(std::move(made.value().route))}};
-    for (Transformer::Tap& tap : made.value().taps) plan.taps.push_back(std::move(tap));
-    (is_new ? done.added : done.changed).push_back(route->name);
-  }
-  if (how.dry_run) return done;
-  EngineEvent event{.kind = EventKind::kConfigured,
-                    .generation = generation_ + 1,
-                    .text = "the configuration was read again" + listed("; added ", done.added) +
-                            listed("; changed ", done.changed) + listed("; removed ", done.removed),
-                    .request_id = how.request_id};
-  // Everything that needs memory comes before the flip.
-  RouteJournal::Configuration next;
-  if (journal_ != nullptr) next = journal_->configuration(wanted);
-  for (const std::string& name : done.removed) {
-    RouteTable now = *board_.read();
-    SPECD_OK_OR_RETURN(stop_shadow(now, now[name]));
-  }
-  RouteChange unused;
-  SPECD_OK_OR_RETURN(flip(plan, {}, unused));
-  ++generation_;
-  configured_.swap(wanted);
-  log(LogLevel::kInfo, event.text);
-  if (journal_ != nullptr) {
-    // The file that was read again is what the next start reads.
-    Status status;
-    try {
-      status = journal_->configure(std::move(next));
-    } catch (const std::bad_alloc&) {
-      status = Status(Code::kExhausted, "no memory");
-    }
-    if (!status.ok()) not_recorded(event, status);
-  }
-  events_.add(std::move(event));
-  return done;
-}
-
 Result<BundleInfo> RouteControl::load_plugin(const std::string& plugin_id,
                                              const std::string& request_id) {
   SPECD_OK_OR_RETURN(check_name("request_id", request_id));
@@ -878,7 +622,7 @@ Status RouteControl::retire_plugin(const std::string& plugin_id, const std::stri
   }
   if (!users.empty()) {
     return Status(Code::kFailedPrecondition, "plugin",
-                  listed("it is used by ", users) + "; change or delete these routes first");
+                  "it is used by " + joined(users) + "; change or delete these routes first");
   }
   SPECD_TRY(const bool is_new, maker_.retire_plugin(plugin_id));
   if (!is_new) return Status();
@@ -886,111 +630,6 @@ Status RouteControl::retire_plugin(const std::string& plugin_id, const std::stri
   log(LogLevel::kInfo, text);
   events_.add({.kind = EventKind::kPluginRetired, .text = text, .request_id = request_id});
   return Status();
-}
-
-RouteControl::~RouteControl() {
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  watcher_.join();
-}
-
-void RouteControl::watch() {
-  MutexLock lock(mutex_);
-  while (!stopping_) {
-    bool has_more = true;
-    try {
-      const std::vector<std::string> names = board_.watched();
-      has_more = !names.empty();
-      for (const std::string& name : names) look_at(name);
-    } catch (const std::bad_alloc&) {  // the next look sees the same
-    }
-    if (has_more) {
-      changed_.wait_until(lock, CondVar::Clock::now() + kWatchPause);
-    } else {
-      changed_.wait(lock);
-    }
-  }
-}
-
-void RouteControl::look_at(const std::string& name) {
-  const std::shared_ptr<const RouteTable> now = board_.read();
-  const auto found = now->find(name);
-  if (found == now->end()) return;
-  const RouteEntry& seen = found->second;
-  if (must_quarantine(seen)) return quarantine(*now, name);  // the rest at the next look
-  const auto has_tripped = [](const RouteVersion& version) {
-    return version.route->has_been_suspended();
-  };
-  const bool aborts = seen.candidate.has_value() && has_tripped(*seen.candidate);
-  const bool goes_back = seen.previous.has_value() && has_tripped(*seen.live);
-  const bool passes = seen.previous.has_value() && now_ns() >= seen.probation_end_ns;
-  if (!aborts && !goes_back && !passes) return;
-  const auto why = [](const RouteVersion& version) {
-    return ", because its drafter was suspended: " + version.route->last_problem.get();
-  };
-  // One of them now, the others at the next look.
-  RouteTable table = *now;
-  RouteEntry& entry = table[name];
-  if (goes_back) {
-    (void)roll_back(std::move(table), entry, RouteEvent::kTripOnProbation, why(*seen.live), {});
-  } else if (aborts) {
-    (void)abort(std::move(table), entry, RouteEvent::kTrip, why(*seen.candidate), {});
-  } else {
-    entry.previous.reset();
-    Plan plan = plan_for(EventKind::kPassed, *seen.live, "has passed its probation");
-    plan.is_way_back = true;
-    plan.table = std::move(table);
-    (void)commit(std::move(plan), {});
-  }
-}
-
-Status RouteControl::condemn_draining(const std::string& route, uint64_t generation,
-                                      const std::string& plugin_id, const Status& late) {
-  const auto step = route_step(RouteState::kDraining, RouteEvent::kCondemn);
-  SPECD_CHECK(step.ok(), "a version that drains can be condemned");
-  events_.add({.kind = EventKind::kQuarantined,
-               .route = route,
-               .generation = generation,
-               .text = version_name(route, generation) + " is quarantined: " + late.message()});
-  return (step.value().actions & kSetAside) != 0 ? maker_.is_late(plugin_id, late) : late;
-}
-
-void RouteControl::quarantine(RouteTable table, const std::string& name) {
-  RouteEntry& entry = table[name];
-  const bool is_live = is_condemned(entry.live) && entry.live->state == RouteState::kLive;
-  const bool may_go_back = entry.previous.has_value() && !is_condemned(entry.previous);
-  const RouteVersion version = is_live                         ? *entry.live
-                               : is_condemned(entry.candidate) ? *entry.candidate
-                                                               : *entry.previous;
-  const BundleInfo& bundle = version.route->drafter_bundle;
-  const std::string why = version.route->last_problem.get();
-  const std::string because = ", because it is quarantined: " + why;
-  Plan plan = plan_for(EventKind::kQuarantined, version, "is quarantined: " + why);
-  const EngineEvent event = plan.event;
-  bool is_told = false;
-  Status done;
-  if (is_live && may_go_back) {
-    done = as_status(roll_back(std::move(table), entry, RouteEvent::kCondemn, because, {}));
-  } else if (!is_live && is_condemned(entry.candidate)) {
-    done = as_status(abort(std::move(table), entry, RouteEvent::kCondemn, because, {}));
-  } else {
-    // A live version without a way back stays, and its requests are decoded plainly.
-    if (is_live) (void)move(*entry.live, RouteEvent::kCondemn);
-    if (is_condemned(entry.previous)) entry.previous.reset();
-    plan.is_way_back = true;
-    plan.table = std::move(table);
-    done = as_status(commit(std::move(plan), {}));
-    is_told = true;
-  }
-  if (!done.ok()) return;  // the next look tries again
-  if (!is_told) events_.add(event);
-  // What has a process of its own has left nothing here that hangs.
-  if (version.options.isolation == Isolation::kProcess) return;
-  (void)maker_.set_aside(bundle.id + "@" + bundle.version,
-                         Status(Code::kDeadlineExceeded, "drafter of route " + name + ": " + why));
 }
 
 Result<RouteLease> RouteControl::lease(const std::string& name, uint64_t number) const {
@@ -1029,86 +668,6 @@ Result<RouteOptions> RouteControl::definition(const std::string& name) const {
   if (name != "off") return no_route(*table, name);
   return Status(Code::kFailedPrecondition,
                 "'off' is plain decoding and always there; it has no definition");
-}
-
-std::vector<RouteOptions> RouteControl::with_model(std::vector<RouteOptions> routes) const {
-  for (RouteOptions& route : routes) route.model = options_.model.name;
-  return routes;
-}
-
-Status RouteControl::open() {
-  configured_ = with_model(options_.routes);
-  start_ = configured_;
-  if (!options_.state_directory.empty()) SPECD_OK_OR_RETURN(take_from_journal());
-  return maker_.open();
-}
-
-Status RouteControl::take_from_journal() {
-  SPECD_TRY(journal_,
-            RouteJournal::open(options_.state_directory, configured_).in_field("state_directory"));
-  start_.clear();
-  for (const RouteOptions& route : journal_->routes()) {
-    const RouteOptions* const its = find_route(configured_, route.name);
-    if (its != nullptr && *its == route) {
-      start_.push_back(route);
-      continue;
-    }
-    Status fits = check_route(route, options_);
-    if (fits.ok() && start_.size() >= EngineLimits::kRoutes) {
-      fits = Status(Code::kExhausted, "there are too many routes");
-    }
-    if (fits.ok()) {
-      log(LogLevel::kInfo, "route " + route.name + ": as it was changed while specd ran");
-      start_.push_back(route);
-    } else {
-      log(LogLevel::kError,
-          "route " + route.name + ": what the journal has cannot be served: " + fits.text());
-      if (its != nullptr) start_.push_back(*its);
-    }
-  }
-  // A deleted route may be the default one in the configuration since.
-  const RouteOptions* const wanted = find_route(configured_, options_.default_route);
-  if (wanted != nullptr && find_route(start_, wanted->name) == nullptr) start_.push_back(*wanted);
-  return Status();
-}
-
-Status RouteControl::load() {
-  maker_.give_models();
-  RouteTable table;
-  const MutexLock lock(mutex_);
-  if (journal_ != nullptr) generation_ = journal_->generation();
-  ++generation_;
-  for (const RouteOptions& wanted : start_) {
-    RouteVersion version{.options = wanted};
-    Result<RouteMaker::Made> made = maker_.make(wanted, generation_);
-    const RouteOptions* const its = find_route(configured_, wanted.name);
-    if (!made.ok() && its != nullptr && *its != wanted) {
-      log(LogLevel::kError, "route " + wanted.name +
-                                ": what it was changed to while specd ran cannot be served, so it "
-                                "is as configured: " +
-                                made.status().to_string());
-      version.options = *its;
-      made = maker_.make(*its, generation_);
-    }
-    RouteEntry& entry = table[wanted.name];
-    if (made.ok()) {
-      maker_.add_taps(std::move(made.value().taps));
-      version.route = board_.share(std::move(made.value().route));
-    } else {
-      const Status& status = made.status();
-      if (wanted.name == options_.default_route) {
-        return status.with_context("the default route cannot be served")
-            .in_field(route_field(wanted.name));
-      }
-      log(LogLevel::kError, "route " + wanted.name + " cannot be served: " + status.to_string());
-      version.state = RouteState::kRefused;
-      entry.refused = status;
-    }
-    entry.live = std::move(version);
-  }
-  board_.publish(std::move(table));
-  changed_.notify_all();
-  return Status();
 }
 
 }  // namespace specd

@@ -110,6 +110,8 @@ class RouteControl {
   Status take_from_journal();
   // The routes of the options, or of a later configuration, each with its model.
   std::vector<RouteOptions> with_model(std::vector<RouteOptions> routes) const;
+  // What messages call it.
+  static std::string version_name(const std::string& route, uint64_t generation);
   // Without its table.
   static Plan plan_for(EventKind kind, const RouteVersion& version, const std::string& what);
   Result<RouteChange> run(const RouteCommand& command) SPECD_REQUIRES(mutex_);
