@@ -14,7 +14,7 @@ namespace specd {
 
 // Plugin code that runs on a thread. Plain pointers, since a signal handler reads them.
 struct Activity {
-  const char* plugin = nullptr;  // its id
+  const char* plugin = nullptr;  // "ID@VERSION"
   const char* who = nullptr;     // "plugin specd.drafter.x, version 1.0, sha256:..., route code"
   const char* call = nullptr;    // "propose"
 };

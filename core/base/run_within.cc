@@ -5,7 +5,6 @@
 #include <memory>
 #include <new>
 #include <set>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -24,10 +23,7 @@ constexpr char kNoMemory[] = "no memory left", kNoThread[] = "no thread left";
 std::atomic<int> n_late{0};
 Mutex late_mutex;
 // Of the works that are late.
-std::multiset<std::string, std::less<>> late_plugins SPECD_GUARDED_BY(late_mutex);
-
-// Without "@VERSION".
-std::string_view id_of(std::string_view plugin) { return plugin.substr(0, plugin.find('@')); }
+std::multiset<std::string> late_plugins SPECD_GUARDED_BY(late_mutex);
 
 // Shared by the thread that works and the one that waits.
 class Work final : public ActivityWatcher {
@@ -57,7 +53,7 @@ class Work final : public ActivityWatcher {
     if (is_late_) {
       {
         const MutexLock late_lock(late_mutex);
-        if (is_listed_) late_plugins.erase(late_plugins.find(id_of(late_plugin_)));
+        if (is_listed_) late_plugins.erase(late_plugins.find(late_plugin_));
       }
       --n_late;
       n_late.notify_all();
@@ -84,7 +80,7 @@ class Work final : public ActivityWatcher {
           late_plugin = late_plugin_ = text(now_.plugin);
           if (!late_plugin_.empty()) {
             const MutexLock late_lock(late_mutex);
-            late_plugins.emplace(id_of(late_plugin_));
+            late_plugins.insert(late_plugin_);
             is_listed_ = true;
           }
           return Status(
@@ -150,9 +146,9 @@ Status check_in_time(const std::atomic<bool>& is_late) {
   return Status(Code::kDeadlineExceeded, "an earlier call was late, this one is left out");
 }
 
-bool is_late_in(const std::string& plugin_id) {
+bool is_late_in(const std::string& plugin) {
   const MutexLock lock(late_mutex);
-  return late_plugins.contains(id_of(plugin_id));
+  return late_plugins.contains(plugin);
 }
 
 int n_late_works() { return n_late; }

@@ -12,7 +12,7 @@ namespace specd {
 
 // [any] Runs `work` on a thread of its own and waits for it. kDeadlineExceeded when it has not
 // returned within `limit`. Then it goes on: `is_late` turns true, what it owns is never destroyed,
-// and `late_plugin` is the id of the plugin whose code it was in, or empty. kExhausted when there
+// and `late_plugin` is the plugin whose code it was in (Activity::plugin), or empty. kExhausted when there
 // can be no more threads or no more memory.
 Status run_within(std::chrono::seconds limit,
                   std::function<void(const std::atomic<bool>& is_late)> work,
@@ -24,9 +24,9 @@ Status check_in_time(const std::atomic<bool>& is_late);
 // For what does not run within a limit.
 inline constexpr std::atomic<bool> kNeverLate{false};
 
-// [any] Whether late work still runs in code of the plugin, of any version of it. Until it returns, nobody may make
+// [any] Whether late work still runs in code of the plugin (Activity::plugin). Until it returns, nobody may make
 // another control call there.
-bool is_late_in(const std::string& plugin_id);
+bool is_late_in(const std::string& plugin);
 // [any] How many works did not return in time and still run.
 int n_late_works();
 // [any] Waits until there are none, however long that takes.

@@ -106,19 +106,11 @@ RouteReport describe(const RouteOptions& options, const LiveRoute& route, RouteS
 }
 
 bool is_late_in_plugin_of(const LiveRoute& route) {
-  return is_late_in(route.drafter_bundle.id) || is_late_in(route.verifier_bundle.id) ||
-         std::any_of(route.part_bundles.begin(), route.part_bundles.end(),
-                     [](const BundleInfo& part) { return is_late_in(part.id); });
-}
-
-// "ID@VERSION" of the plugin as the route has it: an ID alone may mean a newer version by now.
-std::string exact_name(const LiveRoute& route, const std::string& plugin) {
-  const std::string id = plugin.substr(0, plugin.find('@'));
-  std::vector<const BundleInfo*> bundles{&route.drafter_bundle, &route.verifier_bundle};
-  for (const BundleInfo& part : route.part_bundles) bundles.push_back(&part);
-  for (const BundleInfo* each : bundles)
-    if (each->id == id) return each->id + "@" + each->version;
-  return plugin;
+  const auto is_late = [](const BundleInfo& bundle) {
+    return is_late_in(exact_name(bundle.id, bundle.version));
+  };
+  return is_late(route.drafter_bundle) || is_late(route.verifier_bundle) ||
+         std::any_of(route.part_bundles.begin(), route.part_bundles.end(), is_late);
 }
 
 VersionMemory memory_of(const LiveRoute& route, RouteState state) {
@@ -385,9 +377,7 @@ void RouteBoard::retire(Retiring& next) {
     is_late = retired.code() == Code::kDeadlineExceeded;
     // Else the plugin would be called again.
     if (is_late && !was_condemned) {
-      until_done([&] {
-        retired = on_late_(next.name, next.generation, exact_name(route, late_plugin), retired);
-      });
+      until_done([&] { retired = on_late_(next.name, next.generation, late_plugin, retired); });
     }
   }
   // Without a thread for it, it is destroyed here.

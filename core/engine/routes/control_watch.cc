@@ -112,7 +112,7 @@ void RouteControl::quarantine(RouteTable table, const std::string& name) {
   if (!is_told) events_.add(event);
   // What has a process of its own has left nothing here that hangs.
   if (version.options.isolation == Isolation::kProcess) return;
-  (void)maker_.set_aside(bundle.id + "@" + bundle.version,
+  (void)maker_.set_aside(exact_name(bundle.id, bundle.version),
                          Status(Code::kDeadlineExceeded, "drafter of route " + name + ": " + why));
 }
 

@@ -374,10 +374,11 @@ void name_code(const void* address_in_it, const std::string& name) {
 Status map_library(const std::string& path, const LoadRequest& request, const std::string& build,
                    std::string* text, boost::dll::shared_library& library) {
   const std::string& id = request.manifest.id;
+  const std::string plugin = exact_name(id, request.manifest.version);
   const boost::dll::fs::path file(path);
   std::error_code error;
   {
-    const PluginScope scope(id, text, {id.c_str(), build.c_str(), "a constructor"});
+    const PluginScope scope(id, text, {plugin.c_str(), build.c_str(), "a constructor"});
     SPECD_OK_OR_RETURN(check_in_time(request.is_late));
     // By exit() in a constructor too the process must end with last words, and by an exception:
     // leaving dlopen() by one would leave the linker locked.
@@ -408,7 +409,8 @@ Status read_table(const LoadRequest& request, const std::string& build, std::str
   using Entry = specd_status(const char*, const specd_host*, const specd_plugin**);
   Entry& entry = module.library.get<Entry>(SPECD_ENTRY_SYMBOL);
   name_code(reinterpret_cast<const void*>(&entry), build);
-  const PluginScope scope(id, text, {id.c_str(), build.c_str(), SPECD_ENTRY_SYMBOL});
+  const std::string plugin = exact_name(id, request.manifest.version);
+  const PluginScope scope(id, text, {plugin.c_str(), build.c_str(), SPECD_ENTRY_SYMBOL});
   SPECD_OK_OR_RETURN(check_in_time(request.is_late));
   const specd_status status =
       without_exceptions([&] { return entry(SPECD_ABI_LAYOUT, request.host, &module.plugin); });
@@ -466,7 +468,8 @@ Result<const specd_plugin*> load_module(const LoadRequest& request) {
   SPECD_OK_OR_RETURN(check_claim(request.manifest, *module.plugin).with_context(where));
   SPECD_TRY(const Turn::Held turn, module.turn.take("init() of " + where));
   if (!module.init.has_value()) {
-    const PluginScope scope(id, &text, {id.c_str(), build.c_str(), "init"});
+    const std::string plugin = exact_name(id, request.manifest.version);
+    const PluginScope scope(id, &text, {plugin.c_str(), build.c_str(), "init"});
     SPECD_OK_OR_RETURN(check_in_time(request.is_late));
     const specd_status status =
         without_exceptions([&] { return module.plugin->init(request.host); });
@@ -504,7 +507,8 @@ void shut_down_modules() {
       continue;
     }
     const std::string build = build_text(plugin.id, plugin.version, sha256);
-    const PluginScope scope(sha256, nullptr, {plugin.id, build.c_str(), "deinit"});
+    const std::string name = exact_name(plugin.id, plugin.version);
+    const PluginScope scope(sha256, nullptr, {name.c_str(), build.c_str(), "deinit"});
     without_exceptions([&plugin] { plugin.deinit(); });
   }
 }

@@ -291,8 +291,9 @@ struct Prepared {
   const specd_factory* factory = nullptr;
   std::unique_ptr<PluginConfig> config;
   HasConfigKey has_key;
-  std::string where;  // "plugin 'p' factory 'f'"
-  std::string build;  // for last words
+  std::string where;   // "plugin 'p' factory 'f'"
+  std::string plugin;  // exact_name()
+  std::string build;   // for last words
   std::string directory;
   std::shared_ptr<const void> module;
 };
@@ -303,7 +304,7 @@ std::unique_ptr<specd_owner> make_owner(const std::string& plugin_id,
   auto owner = std::make_unique<specd_owner>();
   owner->name = instance_name;
   owner->label = plugin_id + " (" + instance_name + ")";
-  owner->plugin = plugin_id;
+  owner->plugin = prepared.plugin;
   owner->build = prepared.build + ", for " + instance_name;
   owner->module = prepared.module;
   owner->has_config_key = prepared.has_key;
@@ -318,7 +319,7 @@ Status describe(const std::string& plugin_id, const Api& api, const Prepared& pr
                 Caps& caps, const std::atomic<bool>& is_late) {
   caps.struct_size = sizeof(caps);
   const PluginScope scope(plugin_id, &call.text,
-                          {plugin_id.c_str(), prepared.build.c_str(), "describe"});
+                          {prepared.plugin.c_str(), prepared.build.c_str(), "describe"});
   SPECD_OK_OR_RETURN(check_in_time(is_late));
   const specd_status status = without_exceptions(
       [&] { return api.describe(prepared.factory, host, &target, prepared.config->get(), &caps); });
@@ -340,7 +341,7 @@ Result<Instance*> create(const std::string& plugin_id, const Api& api, const Pre
   call.clear();
   Instance* made = nullptr;
   const PluginScope scope(plugin_id, &call.text,
-                          {plugin_id.c_str(), owner.build.c_str(), "create"});
+                          {owner.plugin.c_str(), owner.build.c_str(), "create"});
   SPECD_OK_OR_RETURN(check_in_time(is_late));
   const specd_status status =
       without_exceptions([&] { return api.create(prepared.factory, host, &args, &made); });
@@ -508,6 +509,7 @@ Result<Prepared> PluginRegistry::Impl::prepare(const std::string& plugin_id,
   const std::string plugin = "plugin " + quote(plugin_id);
   SPECD_TRY(prepared.factory, choose_factory(*bundle.plugin, factory_id, parts != nullptr, plugin));
   prepared.where = plugin + " factory " + quote(prepared.factory->id);
+  prepared.plugin = exact_name(bundle.info.id, bundle.info.version);
   prepared.build = build_text(plugin_id, bundle.info.version, bundle.info.sha256);
   prepared.directory = bundle.info.directory;
   prepared.module = hold_module(*bundle.plugin);

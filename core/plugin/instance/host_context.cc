@@ -255,6 +255,10 @@ PluginScope::~PluginScope() {
   present_scope = outer_;
 }
 
+std::string exact_name(const std::string& id, const std::string& version) {
+  return id + "@" + version;
+}
+
 std::string build_text(const std::string& id, const std::string& version,
                        const std::string& sha256) {
   return "plugin " + id + ", version " + version + ", sha256:" + sha256;

@@ -85,7 +85,7 @@ struct specd_metric {
 struct specd_owner {
   std::string name;                     // instance name, for metrics
   std::string label;                    // for logs: plugin and instance; the name when empty
-  std::string plugin;                   // its id
+  std::string plugin;                   // exact_name()
   std::string build;                    // for last words: build_text() and the instance
   std::shared_ptr<const void> module;   // see hold_module()
   specd::HasConfigKey has_config_key;   // of the instance's configuration
@@ -167,6 +167,9 @@ template <typename Call>
 auto without_exceptions(Call&& call) noexcept {
   return call();
 }
+
+// "ID@VERSION": one version of a plugin, which others of it may stand beside.
+std::string exact_name(const std::string& id, const std::string& version);
 
 // "plugin ID, version VERSION, sha256:HASH", for last words.
 std::string build_text(const std::string& id, const std::string& version,

@@ -17,7 +17,7 @@ std::unique_ptr<specd_owner> make_owner(const DrafterOrder& order) {
   auto owner = std::make_unique<specd_owner>();
   owner->name = order.instance_name;
   owner->label = order.plugin + " (" + order.instance_name + ")";
-  owner->plugin = order.plugin.substr(0, order.plugin.find('@'));
+  owner->plugin = order.plugin;
   return owner;
 }
 

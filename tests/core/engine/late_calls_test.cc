@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -37,19 +38,23 @@ class LateCalls : public EngineTest {
         plugin("org.example.fixture", {{"slow", slow}, {"mode", mode}, {"calls", calls_file_}}), 4,
         plugin("org.example.fixture"));
   }
-  std::string last_call() const {
-    std::ifstream in(calls_file_);
+  static std::string last_line(const std::string& file) {
+    std::ifstream in(file);
     std::string last;
     for (std::string line; std::getline(in, line);) last = line;
     return last;
   }
+  std::string last_call() const { return last_line(calls_file_); }
+  static void eventually(const std::function<bool()>& is_so) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!is_so() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ASSERT_TRUE(is_so());
+  }
   // Deletes the route, and returns when the call has begun.
   void retire_into(const std::string& call) {
     ASSERT_TRUE(engine_->delete_route("late").ok());
-    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    while (last_call() != call && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    ASSERT_EQ(last_call(), call);
+    eventually([&] { return last_call() == call; });
   }
 
   BundleTree tree_;
@@ -112,7 +117,7 @@ TEST_F(LateCalls, a_version_whose_end_is_late_is_quarantined_and_its_plugin_is_s
 }
 
 // One control call at a time per module, also when the first one is late.
-TEST_F(LateCalls, another_version_of_a_plugin_ends_when_the_late_call_has_returned) {
+TEST_F(LateCalls, another_route_of_the_version_ends_when_the_late_call_has_returned) {
   start(with_limit());
   const RouteOptions slow = pair("deactivate");
   RouteOptions other = slow;
@@ -135,6 +140,26 @@ TEST_F(LateCalls, another_version_of_a_plugin_ends_when_the_late_call_has_return
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2))
       << "the first one takes that long";
   wait_for_late_works();
+}
+
+TEST_F(LateCalls, another_version_of_the_plugin_ends_beside_the_late_call) {
+  start(with_limit());
+  const std::string go_on = folder_ + "/go on", newer_calls = folder_ + "/newer";
+  RouteOptions old = pair("deactivate");
+  old.drafter.config["until"] = go_on;
+  const std::shared_ptr<void> at_end(nullptr, [&](void*) { std::ofstream(go_on).flush(); });
+  ASSERT_TRUE(engine_->apply_route(old).ok());
+  const std::string newer = read_bytes(fixture("newer")), id = "org.example.fixture@2.0.0";
+  tree_.add("newer", newer, BundleTree::manifest(newer, "2.0.0"));
+  ASSERT_TRUE(
+      engine_->apply_route(route("newer", plugin(id, {{"calls", newer_calls}}), 4, plugin(id)))
+          .ok());
+  retire_into("deactivate");
+  eventually([] { return n_late_works() == 1; });
+  ASSERT_TRUE(engine_->delete_route("newer").ok());
+  eventually([&] { return last_line(newer_calls) == "destroy"; });
+  EXPECT_EQ(n_late_works(), 1);
+  EXPECT_EQ(last_line(calls_file_), "deactivate");
 }
 
 TEST_F(LateCalls, an_engine_is_not_destroyed_under_a_call_that_is_late) {

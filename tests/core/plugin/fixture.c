@@ -50,8 +50,8 @@ struct specd_verifier {
 };
 
 /* Of the pair whose drafter was described last: a file for the name of each control call, the call
- * that takes 2 s, and whether the verifier cannot be made. */
-static char calls[256], slow[32];
+ * that takes 2 s, or until the file `until` is there, and whether the verifier cannot be made. */
+static char calls[256], slow[32], until[256];
 static int verifier_fails = 0;
 
 static int n_init = 0;
@@ -76,7 +76,12 @@ static void note(const struct specd_drafter *self, const char *word) { append(se
 
 static void enter(const char *call) {
   append(calls, call);
-  if (strcmp(slow, call) == 0) sleep(2);
+  if (strcmp(slow, call) != 0) return;
+  if (until[0] == 0) {
+    sleep(2);
+  } else {
+    while (access(until, F_OK) != 0) usleep(1000);
+  }
 }
 
 static void take_text(const specd_config *config, const char *key, char *out, size_t bytes) {
@@ -95,6 +100,7 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
   (void)factory, (void)target;
   take_text(config, "calls", calls, sizeof calls);
   take_text(config, "slow", slow, sizeof slow);
+  take_text(config, "until", until, sizeof until);
   verifier_fails = is_mode(config, "verifier_fails");
   enter("describe");
   if (is_mode(config, "describe_refuses")) {
@@ -301,6 +307,7 @@ static const char schema[] =
     "{\"type\": \"object\", \"properties\": {\"mode\": {\"type\": \"string\"},"
     " \"log\": {\"type\": \"string\"},"
     " \"calls\": {\"type\": \"string\"}, \"slow\": {\"type\": \"string\"},"
+    " \"until\": {\"type\": \"string\"},"
     " \"depth\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 8}}}";
 #endif
 
