@@ -80,7 +80,7 @@ static void enter(const char *call) {
   if (until[0] == 0) {
     sleep(2);
   } else {
-    while (access(until, F_OK) != 0) usleep(1000);
+    while (access(until, F_OK) != 0) sleep(1);
   }
 }
 
