@@ -15,6 +15,8 @@ const char* code_name(Code code) {
       return "NOT_FOUND";
     case Code::kFailedPrecondition:
       return "FAILED_PRECONDITION";
+    case Code::kPermissionDenied:
+      return "PERMISSION_DENIED";
     case Code::kExhausted:
       return "RESOURCE_EXHAUSTED";
     case Code::kUnsupported:

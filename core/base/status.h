@@ -20,6 +20,7 @@ enum class Code {
   kInvalidArgument,  // the caller's value is wrong; retrying cannot help
   kNotFound,
   kFailedPrecondition,  // not in this state
+  kPermissionDenied,    // the caller lacks the right
   kExhausted,           // pages, queue or memory; may work later
   kUnsupported,         // never works with this build, model or device
   kDataLoss,            // a file is damaged or lies about itself

@@ -4,10 +4,13 @@
 #include <atomic>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/base/quote.h"
 
 namespace specd::host {
 namespace {
+
+constexpr uint64_t kSecondNs = 1'000'000'000;
 
 uint64_t next_number() {
   static std::atomic<uint64_t> last{0};
@@ -31,6 +34,15 @@ bool Caller::may(Right right) const {
     return std::ranges::find(options_.rights, each) != options_.rights.end();
   };
   return has(right) || (right == Right::kRead && has(Right::kOperate));
+}
+
+uint64_t Caller::refuse() {
+  const MutexLock lock(mutex_);
+  ++n_refused_;
+  const uint64_t now = now_ns();
+  if (now < next_line_ns_) return 0;
+  next_line_ns_ = now + kSecondNs;
+  return std::exchange(n_refused_, 0);
 }
 
 Result<Caller::Place> Caller::take_place(uint64_t bytes) {

@@ -28,6 +28,9 @@ class Caller {
   // Unique in the process. Requests belong to it.
   uint64_t number() const { return number_; }
   bool may(Right right) const;
+  // A change is refused because this caller may not operate. How many of them a line of the log is to stand for
+  // now; 0 = no line, since there was one within the last second.
+  uint64_t refuse();
 
   // The place of an open call, which waits for its first output; gives it back at its end.
   class Place {
@@ -64,6 +67,8 @@ class Caller {
   int64_t n_calls_ SPECD_GUARDED_BY(mutex_) = 0;
   int64_t n_waiting_ SPECD_GUARDED_BY(mutex_) = 0;
   uint64_t bytes_ SPECD_GUARDED_BY(mutex_) = 0;
+  uint64_t n_refused_ SPECD_GUARDED_BY(mutex_) = 0;  // since the last line
+  uint64_t next_line_ns_ SPECD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace specd::host

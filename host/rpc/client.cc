@@ -25,8 +25,10 @@ Status from_wire(const grpc::Status& status) {
       code = Code::kNotFound;
       break;
     case grpc::StatusCode::FAILED_PRECONDITION:
-    case grpc::StatusCode::PERMISSION_DENIED:
       code = Code::kFailedPrecondition;
+      break;
+    case grpc::StatusCode::PERMISSION_DENIED:
+      code = Code::kPermissionDenied;
       break;
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       code = Code::kExhausted;

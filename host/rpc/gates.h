@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 
+#include "core/base/log.h"
 #include "host/proto/specd.grpc.pb.h"
 #include "host/rpc/calls.h"
 #include "host/rpc/caller.h"
@@ -48,6 +49,11 @@ class Gate {
     std::string has;
     for (const Right each : caller_.options().rights)
       has += (has.empty() ? "" : ", ") + std::string(right_name(each));
+    if (const uint64_t n = right == Right::kOperate ? caller_.refuse() : 0; n > 0)
+      log(LogLevel::kWarn,
+          "control: " + std::string(rpc) + ", by " + caller_.name() +
+              ": refused, for want of the right '" + right_name(right) + "'" +
+              (n > 1 ? ", and " + std::to_string(n - 1) + " calls before it" : ""));
     return denied(std::string(rpc) + " needs the right '" + right_name(right) + "', and " +
                   caller_.name() + " has '" + has +
                   "'; whoever runs specd gives rights in `users` of its configuration");

@@ -162,6 +162,9 @@ grpc::Status status_to_wire(const Status& status) {
     case Code::kFailedPrecondition:
       code = grpc::StatusCode::FAILED_PRECONDITION;
       break;
+    case Code::kPermissionDenied:
+      code = grpc::StatusCode::PERMISSION_DENIED;
+      break;
     case Code::kExhausted:
       code = grpc::StatusCode::RESOURCE_EXHAUSTED;
       break;
