@@ -586,10 +586,11 @@ Key keys_of(Config& config) {
       choice("log_level", config.log_level, kLogLevels, "the least that is logged"),
       integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
               "how long running requests may finish after SIGTERM"),
-      folder("state_directory", engine.state_directory,
-             "an existing folder, which only the user of specd may write",
-             "a folder, of this daemon alone, that keeps changes of routes over a restart")
-          .absent("they are not kept"),
+      folder(
+          "state_directory", engine.state_directory,
+          "an existing folder, which only the user of specd may write",
+          "an existing folder of this daemon alone, where only its user may write; keeps changes of routes over a restart")
+          .absent("changes are lost"),
       std::move(devices), keys_of_engine(engine), keys_of_model(engine.model).required(),
       many("draft_models", engine.draft_models, keys_of_draft_model,
            "models that drafters may use beside the target; one that does not fit it (other "

@@ -129,8 +129,9 @@ routes:
     if (!listed.ok()) return false;
     for (auto& [id, victim] : victims) {
       if (!victim.is_killed || victim.is_gone) continue;
-      victim.is_gone = std::ranges::none_of(
-          listed.value().requests(), [&](const auto& each) { return each.request_id() == id; });
+      victim.is_gone =
+          std::ranges::none_of(listed.value().requests(),
+                               [&id = id](const auto& each) { return each.request_id() == id; });
       if (victim.is_gone)
         steps_until_gone_max =
             std::max(steps_until_gone_max, before - std::min(before, victim.steps_at_kill));
