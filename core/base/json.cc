@@ -234,6 +234,12 @@ std::optional<JsonFault> read_json(std::string_view text, JsonEvents& events) {
   return std::move(events.fault_);
 }
 
+Json json_object(std::initializer_list<std::pair<const char*, Json>> members) {
+  Json object(Json::value_t::object);
+  for (const auto& [key, value] : members) object[key] = value;
+  return object;
+}
+
 Result<Json> parse_json(std::string_view text, const std::string& where) {
   Builder builder;
   const std::optional<JsonFault> fault = read_json(text, builder);

@@ -6,15 +6,20 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/status.h"
 
 namespace specd {
 
 using Json = nlohmann::json;
+
+// An object with these members. Json{{..}, {..}} leaks the members that it has when memory fails (3.11.2).
+Json json_object(std::initializer_list<std::pair<const char*, Json>> members);
 
 // `where` names the text in errors ("model/config.json"). kDataLoss with line:column on malformed
 // input, nesting deeper than 64 levels, duplicate keys, and more than 4 million values (twice as

@@ -10,7 +10,7 @@ namespace {
 constexpr char kWhere[] = "the definition of a route";
 
 Json use_to_json(const PluginUse& use) {
-  Json json{{"plugin", use.plugin}, {"config", use.config}};
+  Json json = json_object({{"plugin", use.plugin}, {"config", use.config}});
   if (!use.factory.empty()) json["factory"] = use.factory;
   return json;
 }
@@ -81,18 +81,18 @@ const char* replace_name(Replace replace) {
 }
 
 Json route_to_json(const RouteOptions& route) {
-  Json json{{"name", route.name},
-            {"guarantee", guarantee_name(route.guarantee)},
-            {"draft_nodes_max", route.draft_nodes_max},
-            {"disable_by_batch_size", route.disable_by_batch_size},
-            {"suspend_when_slower", route.suspend_when_slower},
-            {"call_ms_max", route.call_ms_max},
-            {"isolation", isolation_name(route.isolation)},
-            {"step_budget_us", route.step_budget_us},
-            {"replace", replace_name(route.replace)},
-            {"probation_seconds", route.probation_seconds},
-            {"drafter", use_to_json(route.drafter)},
-            {"verifier", use_to_json(route.verifier)}};
+  Json json = json_object({{"name", route.name},
+                           {"guarantee", guarantee_name(route.guarantee)},
+                           {"draft_nodes_max", route.draft_nodes_max},
+                           {"disable_by_batch_size", route.disable_by_batch_size},
+                           {"suspend_when_slower", route.suspend_when_slower},
+                           {"call_ms_max", route.call_ms_max},
+                           {"isolation", isolation_name(route.isolation)},
+                           {"step_budget_us", route.step_budget_us},
+                           {"replace", replace_name(route.replace)},
+                           {"probation_seconds", route.probation_seconds},
+                           {"drafter", use_to_json(route.drafter)},
+                           {"verifier", use_to_json(route.verifier)}});
   if (!route.model.empty()) json["model"] = route.model;
   return json;
 }

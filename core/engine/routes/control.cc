@@ -32,9 +32,13 @@ Status no_route(const RouteTable& table, const std::string& name) {
 // Of everything that the command says; a configuration may have megabytes.
 Sha256Digest fingerprint(const RouteCommand& command) {
   const ChangeOptions& how = command.how;
-  const Json all = Json::array({route_to_json(command.route), static_cast<int>(command.kind),
-                                command.traffic.share_percent, command.traffic.is_shadow,
-                                how.generation, static_cast<int>(how.running), how.dry_run});
+  const Json all = json_object({{"route", route_to_json(command.route)},
+                                {"kind", static_cast<int>(command.kind)},
+                                {"share", command.traffic.share_percent},
+                                {"shadow", command.traffic.is_shadow},
+                                {"generation", how.generation},
+                                {"running", static_cast<int>(how.running)},
+                                {"dry_run", how.dry_run}});
   return sha256(all.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

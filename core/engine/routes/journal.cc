@@ -118,11 +118,11 @@ std::vector<RouteOptions> RouteJournal::routes() const {
 RouteJournal::Entry RouteJournal::entry(const EngineEvent& change,
                                         const std::optional<Json>& kept) const {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  Json line{{"at", std::chrono::duration_cast<std::chrono::seconds>(now).count()},
-            {"change", event_kind_name(change.kind)},
-            {"route", change.route},
-            {"generation", change.generation},
-            {"text", change.text}};
+  Json line = json_object({{"at", std::chrono::duration_cast<std::chrono::seconds>(now).count()},
+                           {"change", event_kind_name(change.kind)},
+                           {"route", change.route},
+                           {"generation", change.generation},
+                           {"text", change.text}});
   if (!change.request_id.empty()) line["request_id"] = change.request_id;
   Entry made;
   made.changed = changed_;
@@ -172,7 +172,9 @@ std::string RouteJournal::lines_of(const std::vector<RouteOptions>& configured,
                                    const std::map<std::string, Json>& changed,
                                    uint64_t generation) {
   std::string lines;
-  const auto add = [&](const Json& line) { lines += LineFile::line_of(text_of(line)); };
+  const auto add = [&](std::initializer_list<std::pair<const char*, Json>> line) {
+    lines += LineFile::line_of(text_of(json_object(line)));
+  };
   add({{"change", "rewritten"}, {"route", ""}, {"generation", generation}});
   for (const auto& [route, kept] : changed) {
     add({{"change", "kept"},
