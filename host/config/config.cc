@@ -66,11 +66,6 @@ Status check_doors(const Config& config) {
                     ", who are the same"};
     }
   }
-  const auto has_certificate = [](const UserOptions& user) { return !user.certificate.empty(); };
-  if (config.tcp.has_value() && config.tcp->tls.has_value() &&
-      std::none_of(config.users.begin(), config.users.end(), has_certificate))
-    return {Code::kInvalidArgument, "tcp.tls",
-            "expected a user with `certificate` in `users`: nobody else may connect there"};
   if (config.tcp.has_value() && !config.tcp->tls.has_value() && !is_loopback(config.tcp->address))
     return {Code::kInvalidArgument, "tcp.tls",
             "expected certificates, because other machines can reach " + config.tcp->address +

@@ -720,7 +720,7 @@ TEST_F(Registry, configuration_is_checked_before_the_plugin_sees_it) {
   ASSERT_TRUE(registry.ok());
   EXPECT_EQ(make(*registry.value(), R"({"dept": 3})").status().text(),
             "config.dept: plugin 'org.example.fixture' factory 'next': unknown key 'dept'; did you "
-            "mean 'depth'? known here: calls, depth, log, mode, slow");
+            "mean 'depth'? known here: calls, depth, log, mode, slow, until");
   EXPECT_TRUE(make(*registry.value(), R"({"depth": 3})").ok());
 }
 
