@@ -36,7 +36,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr size_t kStreams = 32;
-constexpr milliseconds kBetweenChanges(100), kBetweenArrivals(100);
+constexpr milliseconds kBetweenChanges(100);
+// A daemon under a sanitizer cannot keep up with more.
+constexpr milliseconds kBetweenArrivals(SPECD_HAS_SANITIZER ? 2000 : 100);
 // Until each strategy was staged, and each way to end a candidate was gone.
 constexpr size_t kSwapsMin = 10;
 constexpr double kP99Max = 2;  // times that of a quiet run
