@@ -18,7 +18,7 @@ namespace specd {
 
 using Json = nlohmann::json;
 
-// An object with these members. Json{{..}, {..}} leaks the members that it has when memory fails (3.11.2).
+// An object with these members. Json{{..}, {..}} of 3.11.2 leaks the members made so far when memory runs out.
 Json json_object(std::initializer_list<std::pair<const char*, Json>> members);
 
 // `where` names the text in errors ("model/config.json"). kDataLoss with line:column on malformed

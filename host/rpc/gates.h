@@ -53,7 +53,7 @@ class Gate {
       log(LogLevel::kWarn,
           "control: " + std::string(rpc) + ", by " + caller_.name() +
               ": refused, for want of the right '" + right_name(right) + "'" +
-              (n > 1 ? ", and " + std::to_string(n - 1) + " calls before it" : ""));
+              (n > 1 ? ", and " + std::to_string(n - 1) + " more since the last line" : ""));
     return denied(std::string(rpc) + " needs the right '" + right_name(right) + "', and " +
                   caller_.name() + " has '" + has +
                   "'; whoever runs specd gives rights in `users` of its configuration");

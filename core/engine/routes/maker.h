@@ -59,7 +59,7 @@ class RouteMaker {
   Result<bool> retire_plugin(const std::string& plugin_id) { return registry_->retire(plugin_id); }
   // Refuses a plugin from now on, and says so. Returns what it is refused with.
   Status set_aside(const std::string& plugin_id, const Status& because);
-  // The same for one whose control call is late; only `late` when it is not known which.
+  // The same for one whose control call is late, by Activity::plugin; only `late` when it is not known which.
   Status is_late(const std::string& plugin_id, const Status& late);
   // Whether the pair was made of the bundles that would be loaded now.
   bool is_current(const LiveRoute& route) const;

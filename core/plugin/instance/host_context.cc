@@ -107,7 +107,8 @@ void tell(const LogBudgets::Dropped& dropped) {
 // Whether the plugin may log one more line.
 bool may_log(const std::string& plugin) {
   LogBudgets::Dropped dropped;
-  const bool may = log_budgets().take(plugin, dropped);
+  // Versions of a plugin share what it may log.
+  const bool may = log_budgets().take(plugin.substr(0, plugin.find('@')), dropped);
   tell(dropped);
   return may;
 }

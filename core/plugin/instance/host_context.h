@@ -85,7 +85,7 @@ struct specd_metric {
 struct specd_owner {
   std::string name;                     // instance name, for metrics
   std::string label;                    // for logs: plugin and instance; the name when empty
-  std::string plugin;                   // exact_name()
+  std::string plugin;                   // exact_name(); in a process what its route names
   std::string build;                    // for last words: build_text() and the instance
   std::shared_ptr<const void> module;   // see hold_module()
   specd::HasConfigKey has_config_key;   // of the instance's configuration
@@ -176,7 +176,7 @@ std::string build_text(const std::string& id, const std::string& version,
                        const std::string& sha256);
 
 // [any] Logs a line that a plugin causes, as one of those that it may log in a second: it could cause
-// such lines without end. `plugin`: its id.
+// such lines without end. `plugin`: its id, or exact_name().
 void log_because_of(const std::string& plugin, LogLevel level, std::string_view text);
 // [any] Logs how many lines of plugins were dropped. Otherwise a later line of any plugin does.
 void log_dropped_lines();
