@@ -100,4 +100,14 @@ inline void expect_rpcs(const std::shared_ptr<grpc::Channel>& channel, const std
   }
 }
 
+// What the log says of Control, in whole lines, is refusals for want of a right.
+inline void expect_refusals_only(const std::string& log) {
+  std::istringstream in(log);
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    if (line.find("control: ") != std::string::npos) {
+      EXPECT_NE(line.find(": refused, for want of the right 'operate'"), std::string::npos) << line;
+    }
+  }
+}
+
 }  // namespace specd::host
