@@ -9,7 +9,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/json.h"
@@ -84,6 +86,7 @@ struct EngineLimits {
   static constexpr int64_t kDeadlineMs = int64_t{7} * 86'400'000;
   static constexpr size_t kCacheSaltBytes = 256;
   static constexpr int32_t kStops = 16;         // stop strings of a request
+  static constexpr size_t kStopBytes = 256;     // of one of them
   static constexpr int32_t kStopTokens = 1024;  // stop token ids of a request
   static constexpr int32_t kRanks = 8, kStages = 64;
   static constexpr int32_t kRankTimeoutSeconds = 3600;
@@ -356,6 +359,10 @@ class Engine {
   Result<RenderedPrompt> render(const Request& request) const;
   // [any] The token ids of a text.
   Result<std::vector<int32_t>> encode(const std::string& prompt) const;
+  // [any] The text of ids, special tokens included. Ids without a token say nothing.
+  std::string decode(std::span<const int32_t> tokens) const;
+  // [any] The bytes that a token adds to a text, often not whole characters. They live as long as the engine.
+  std::string_view token_bytes(int32_t token) const;
   // [any] Takes effect within one step; false when the request has ended.
   bool cancel(uint64_t number);
   // [any] Cancels the live request that has this id.

@@ -9,10 +9,10 @@ set(specd_asan_targets
   core_model_test core_nth_failure_test core_plugin_test core_ranks_test core_request_test
   core_services_nth_failure_test core_services_test core_spec_test core_step_test core_text_test
   plugins_test suffix_test sdk_test
-  specd_config_nth_failure_test specd_host_test)
-# TSan: code that starts or shares threads. Of host only serve, because gRPC is not built for TSan.
+  specd_config_nth_failure_test specd_host_test specd_http_test)
+# TSan: code that starts or shares threads. Of host what needs no gRPC, which is not built for TSan.
 set(specd_tsan_targets core_base_test core_device_test core_engine_test core_plugin_test core_ranks_test core_services_test core_text_test
-  kernels_test specd_session_test suffix_test)
+  kernels_test specd_http_test specd_session_test suffix_test)
 if(SPECD_FAILPOINTS)
   list(APPEND specd_asan_targets core_failpoints_test)
 endif()

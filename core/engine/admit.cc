@@ -11,8 +11,6 @@
 namespace specd {
 
 namespace {
-constexpr size_t kStopBytesMax = 256;
-
 // The shortest text that reads back as the same float: "0.8", "1e+30", "nan".
 std::string shown(float value) {
   char text[32];
@@ -71,10 +69,10 @@ Status check_logit_bias(const std::vector<kernels::TokenBias>& bias, int32_t voc
   return Status();
 }
 
-// `max_tokens` is in range. `eos`: the model's.
-Status check_min_tokens(const Request& request, const std::vector<int32_t>& eos,
-                        int32_t vocab_size) {
-  SPECD_OK_OR_RETURN(check_range("min_tokens", request.min_tokens, 0, request.max_tokens));
+// `eos`: the model's. `max_tokens`: the most that the text may have.
+Status check_min_tokens(const Request& request, const std::vector<int32_t>& eos, int32_t vocab_size,
+                        int32_t max_tokens) {
+  SPECD_OK_OR_RETURN(check_range("min_tokens", request.min_tokens, 0, max_tokens));
   if (request.min_tokens == 0) return Status();
   std::unordered_set<int32_t> stops(request.stop_tokens.begin(), request.stop_tokens.end());
   if (!request.ignore_eos) stops.insert(eos.begin(), eos.end());
@@ -99,9 +97,10 @@ Status check_name(const std::string& field, const std::string& name) {
 Status Engine::Impl::check(const Request& request) const {
   const ModelConfig& config = target.config;
   SPECD_OK_OR_RETURN(check_sampling(request.sampling.over(target.sampling_defaults)));
-  if (request.max_tokens < 1 || request.max_tokens > config.max_positions) {
+  const int32_t max_tokens = request.fills_context ? config.max_positions : request.max_tokens;
+  if (max_tokens < 1 || max_tokens > config.max_positions) {
     return out_of_range("max_tokens", "1 to " + std::to_string(config.max_positions),
-                        std::to_string(request.max_tokens));
+                        std::to_string(max_tokens));
   }
   if (request.stop.size() > EngineLimits::kStops) {
     return out_of_range("stop", "at most " + std::to_string(EngineLimits::kStops) + " strings",
@@ -110,8 +109,8 @@ Status Engine::Impl::check(const Request& request) const {
   for (size_t i = 0; i < request.stop.size(); ++i) {
     const std::string& stop = request.stop[i];
     const std::string field = "stop[" + std::to_string(i) + "]";
-    if (stop.empty() || stop.size() > kStopBytesMax) {
-      return out_of_range(field, "1 to " + std::to_string(kStopBytesMax) + " bytes",
+    if (stop.empty() || stop.size() > EngineLimits::kStopBytes) {
+      return out_of_range(field, "1 to " + std::to_string(EngineLimits::kStopBytes) + " bytes",
                           std::to_string(stop.size()));
     }
     if (const size_t at = utf8_error_offset(stop); at != std::string_view::npos) {
@@ -133,7 +132,7 @@ Status Engine::Impl::check(const Request& request) const {
                         std::to_string(request.stop_tokens.size()));
   }
   SPECD_OK_OR_RETURN(check_ids("stop_tokens", request.stop_tokens));
-  SPECD_OK_OR_RETURN(check_min_tokens(request, config.eos_tokens, config.vocab_size));
+  SPECD_OK_OR_RETURN(check_min_tokens(request, config.eos_tokens, config.vocab_size, max_tokens));
   SPECD_OK_OR_RETURN(check_logit_bias(request.logit_bias, config.vocab_size));
   SPECD_OK_OR_RETURN(check_name("request_id", request.id));
   SPECD_OK_OR_RETURN(check_name("route", request.route));
@@ -154,8 +153,8 @@ Status Engine::Impl::check(const Request& request) const {
   if (request.best_of > request.n) {
     // All are kept until the last has ended, and then sent at once.
     const uint64_t token_bytes = 16 + 8 * static_cast<uint64_t>(request.logprobs.value_or(0));
-    const uint64_t bytes = static_cast<uint64_t>(request.best_of) *
-                           static_cast<uint64_t>(request.max_tokens) * token_bytes;
+    const uint64_t bytes =
+        static_cast<uint64_t>(request.best_of) * static_cast<uint64_t>(max_tokens) * token_bytes;
     if (bytes > EngineLimits::kBestOfBytes) {
       return out_of_range("best_of",
                           "best_of times max_tokens of " + std::to_string(token_bytes) +
@@ -221,22 +220,30 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                       " tokens leave no room for a new one in the context of " +
                       std::to_string(config.max_positions) + "; shorten the prompt");
   }
-  if (n_prompt + request.max_tokens > config.max_positions) {
+  Request kept = request;
+  kept.drop_prompt();
+  if (request.fills_context) {
+    const int64_t n_cache = int64_t{models.pages->n_pages()} * kernels::kPageTokens;
+    kept.max_tokens = static_cast<int32_t>(
+        std::max<int64_t>(1, std::min<int64_t>(config.max_positions, n_cache) - n_prompt));
+    SPECD_OK_OR_RETURN(check_range("min_tokens", kept.min_tokens, 0, kept.max_tokens));
+  }
+  if (n_prompt + kept.max_tokens > config.max_positions) {
     return Status(Code::kInvalidArgument, "max_tokens",
                   std::to_string(n_prompt) + " prompt tokens and " +
-                      std::to_string(request.max_tokens) + " new ones exceed the context of " +
+                      std::to_string(kept.max_tokens) + " new ones exceed the context of " +
                       std::to_string(config.max_positions) +
                       "; shorten the prompt or ask for less");
   }
   // A request that runs alone must be able to finish.
-  if (const int32_t needed = pages_for(n_prompt + request.max_tokens);
+  if (const int32_t needed = pages_for(n_prompt + kept.max_tokens);
       needed > models.pages->n_pages()) {
     const bool prompt_alone = pages_for(n_prompt + 1) > models.pages->n_pages();
-    return Status(
-        Code::kInvalidArgument, prompt_alone ? prompt_field : "max_tokens",
-        std::to_string(n_prompt) + " prompt tokens and " + std::to_string(request.max_tokens) +
-            " new ones need " + std::to_string(needed) + " KV pages, the cache has " +
-            std::to_string(models.pages->n_pages()) + "; enlarge model.kv or ask for less");
+    return Status(Code::kInvalidArgument, prompt_alone ? prompt_field : "max_tokens",
+                  std::to_string(n_prompt) + " prompt tokens and " +
+                      std::to_string(kept.max_tokens) + " new ones need " + std::to_string(needed) +
+                      " KV pages, the cache has " + std::to_string(models.pages->n_pages()) +
+                      "; enlarge model.kv or ask for less");
   }
 
   if (request.echo && request.prompt_tokens.has_value()) {
@@ -254,8 +261,6 @@ Result<Ticket> Engine::Impl::admit(const Request& request, Sink sink) {
                 .prompt_tokens = prompt,
                 .prompt_text = std::move(echo)};
   // Constructed before put() takes the lock that every step needs: a prompt may be long.
-  Request kept = request;
-  kept.drop_prompt();
   std::vector<ActiveSequence> choices;
   const auto add = [&](Sink to, RouteLease lease, std::vector<int32_t> tokens) {
     const auto index = static_cast<int32_t>(choices.size());

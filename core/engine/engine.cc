@@ -84,6 +84,14 @@ Result<std::vector<int32_t>> Engine::encode(const std::string& prompt) const {
   return std::move(made.tokens);
 }
 
+std::string Engine::decode(std::span<const int32_t> tokens) const {
+  return impl_->target.tokenizer->decode(tokens, /*skip_special=*/false);
+}
+
+std::string_view Engine::token_bytes(int32_t token) const {
+  return impl_->target.tokenizer->token_bytes(token);
+}
+
 Result<RenderedPrompt> Engine::render(const Request& request) const {
   if (request.prompt_tokens.has_value()) {
     return Status(Code::kInvalidArgument, "prompt_tokens", "expected text or a chat, found ids");

@@ -28,11 +28,11 @@ class Families {
   void one(Type type, const char* name, const char* help, Labels labels, uint64_t value) {
     one(type, name, help, std::move(labels), static_cast<double>(value));
   }
-  void histogram(const char* name, const char* help, Labels labels,
-                 const DurationHistogram& durations) {
+  template <typename Kind>
+  void histogram(const char* name, const char* help, Labels labels, const Histogram<Kind>& values) {
     MetricFamily& family = add(Type::kHistogram, name, help);
-    family.bounds = DurationHistogram::bounds();
-    family.series.push_back(durations.read());
+    family.bounds = values.bounds();
+    family.series.push_back(values.read());
     family.series.back().labels = std::move(labels);
   }
   // Adds a counter; `fn` appends the series of each report.
@@ -90,6 +90,12 @@ void add_requests(Families& families, const Labels& model, const EngineReport& s
                      requests.prefill_time);
   families.histogram("specd_request_decode_time_seconds",
                      "From the first token of a request to its end.", model, requests.decode_time);
+  families.histogram("specd_request_prompt_tokens", "Tokens of the prompt of a text that ended.",
+                     model, requests.prompt_lengths);
+  families.histogram("specd_request_generation_tokens", "Tokens of a text that ended.", model,
+                     requests.text_lengths);
+  families.histogram("specd_request_max_num_generation_tokens",
+                     "Tokens that a text that ended might have had.", model, requests.max_tokens);
 }
 
 void add_cache(Families& families, const Labels& model, const ModelReport& report) {
@@ -116,7 +122,7 @@ void add_cache(Families& families, const Labels& model, const ModelReport& repor
 }
 
 void add_steps(Families& families, const Labels& model, const EngineReport& status,
-               const DurationHistogram& step_time, uint64_t forward_ns) {
+               const StepRunner& runner, uint64_t forward_ns) {
   families.one(Type::kCounter, "specd_preemptions_total",
                "Times a running request lost its pages and waited again.", model,
                status.preemptions);
@@ -130,7 +136,10 @@ void add_steps(Families& families, const Labels& model, const EngineReport& stat
                status.kv_moves);
   families.histogram("specd_step_seconds",
                      "One step: drafts, forward, draw, verification, commit and updates.", model,
-                     step_time);
+                     runner.step_time());
+  families.histogram("specd_iteration_tokens",
+                     "Tokens of one step: those of prompts that were computed, and new ones.",
+                     model, runner.step_tokens());
   families.one(Type::kCounter, "specd_step_forward_seconds_total", "Time in the model's forward.",
                model, seconds(forward_ns));
 }
@@ -333,8 +342,7 @@ std::vector<MetricFamily> Engine::metrics() const {
   add_threads(families);
   add_requests(families, model_label, status, impl_->request_metrics);
   add_cache(families, model_label, model);
-  add_steps(families, model_label, status, impl_->runner->step_time(),
-            impl_->models.worker->forward_ns());
+  add_steps(families, model_label, status, *impl_->runner, impl_->models.worker->forward_ns());
   add_routes(families, off, served);
   std::vector<MetricFamily> all = std::move(families).take();
   add_plugin_metrics(all, served);

@@ -33,7 +33,7 @@ class Choices {
     last.done = true;
     last.finish = failed_;
     last.error = std::move(error_);
-    last.usage = usage_;
+    last.usage = std::move(usage_);
     client_(last);
   }
 
@@ -73,11 +73,12 @@ class Choices {
     usage_.rejected_tokens += usage.rejected_tokens;
     usage_.discarded_tokens += usage.discarded_tokens;
     usage_.decode_ns = std::max(usage_.decode_ns, usage.decode_ns);
+    usage_.drafts.insert(usage_.drafts.end(), usage.drafts.begin(), usage.drafts.end());
   }
 
   void send(Event event, bool is_last) {
     event.done = is_last;
-    event.usage = is_last ? usage_ : Usage{};
+    event.usage = is_last ? std::move(usage_) : Usage{};
     is_over_ = is_last;
     client_(event);
   }
@@ -89,6 +90,7 @@ class Choices {
     all.text += event.text;
     all.logprobs.append(event.logprobs);
     all.finish = event.finish;
+    all.stop = event.stop;
   }
 
   static double mean_logprob(const Event& choice) {

@@ -26,6 +26,8 @@ struct Request {
   SamplingRequest sampling;
   std::vector<kernels::TokenBias> logit_bias;  // added to the logits; each token once
   int32_t max_tokens = 0;                      // >= 1
+  bool fills_context =
+      false;  // instead of max_tokens: as many as context and KV cache have room for
   // The text does not end before this many tokens: until then the tokens that would end it are not
   // drawn, and stop strings are not looked for; what was sent before is part of none. At most
   // max_tokens.
@@ -47,7 +49,8 @@ struct Request {
   // Log-probabilities of every new token and, beside it, of so many most likely ones. The same of the
   // prompt's tokens from the second on, whose rows are then all computed. Absent = none.
   std::optional<int32_t> logprobs, prompt_logprobs;
-  bool echo = false;  // the ticket has the text of the prompt
+  bool echo = false;            // the ticket has the text of the prompt
+  bool records_drafts = false;  // Usage::drafts of each choice
   // n texts for the prompt, chosen among best_of; see choices.h. best_of 0 = n.
   int32_t n = 1, best_of = 0;
 
@@ -68,6 +71,11 @@ constexpr bool is_complete(FinishReason reason) {
   return reason == FinishReason::kStop || reason == FinishReason::kLength;
 }
 
+// What became of the drafts of one step, of which there was at least one.
+struct StepDrafts {
+  int32_t drafted = 0, accepted = 0;
+};
+
 // What a request used. Every drafted node ends as accepted, rejected or discarded (a probe, or
 // accepted beyond the end of the text). Nodes removed by validation do not count as drafted.
 struct Usage {
@@ -81,6 +89,8 @@ struct Usage {
   int64_t rejected_tokens = 0;
   int64_t discarded_tokens = 0;
   uint64_t queue_ns = 0, prefill_ns = 0, decode_ns = 0;
+  std::vector<StepDrafts> drafts =
+      {};  // in order, when asked for; of several choices one after the other
 };
 
 struct Event {
@@ -91,8 +101,9 @@ struct Event {
   Logprobs prompt_logprobs = {};     // of the next tokens of the prompt, before any of `tokens`
   bool done = false;                 // the last event of the request
   FinishReason finish = FinishReason::kNone;  // of this choice, in its last event
-  Status error = {};                          // for kError and kCancelled
-  Usage usage = {};                           // of all choices, when `done`
+  int32_t stop = -1;  // with kStop: which of Request::stop ended the text; -1 = a token did
+  Status error = {};  // for kError and kCancelled
+  Usage usage = {};   // of all choices, when `done`
 };
 // Called on the step thread, in order. Must not block and must not call the engine.
 using Sink = std::function<void(const Event&)>;

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/base/duration_histogram.h"
+#include "core/base/histogram.h"
 #include "core/request/request.h"
 
 namespace specd {
@@ -22,6 +22,8 @@ struct RequestMetrics {
   DurationHistogram inter_token_latency;
   DurationHistogram queue_time, whole_time;     // of ended requests
   DurationHistogram prefill_time, decode_time;  // of requests that got a token
+  TokenHistogram prompt_lengths, text_lengths;  // of ended requests
+  TokenHistogram max_tokens;                    // that ended requests were allowed
 };
 
 }  // namespace specd

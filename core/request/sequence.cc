@@ -5,6 +5,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/siphash.h"
+#include "core/base/to_size.h"
 
 namespace specd {
 
@@ -66,6 +67,8 @@ Sequence::Sequence(uint64_t number, const Request& request, std::vector<int32_t>
                           request_.min_tokens);
   if (sampling_.penalizes()) seen_.add(tokens_, false);
   usage.prompt_tokens = n_prompt_;
+  // Now, because a step must not fail for want of memory. A step emits at least one token.
+  if (request_.records_drafts) usage.drafts.reserve(to_size(request_.max_tokens));
 }
 
 int32_t Sequence::append(const int32_t* tokens, int32_t n) {
@@ -98,6 +101,7 @@ int32_t Sequence::append(const int32_t* tokens, int32_t n) {
     // in text held back so far because of incomplete bytes
     if (stop_strings_.found()) finish = FinishReason::kStop;
     event_.text += stop_strings_.flush();
+    event_.stop = stop_strings_.which();
     finish_ = finish;
   }
   return taken;
@@ -142,7 +146,9 @@ void Sequence::send() {
     usage.decode_ns = end_ns - first;
     event_.done = true;
     event_.finish = finish_;
+    std::vector<StepDrafts> drafts = std::move(usage.drafts);  // the last event needs no memory
     event_.usage = usage;
+    event_.usage.drafts = std::move(drafts);
   }
   // Count before calling the sink, so that an observed event has already been counted.
   if (metrics != nullptr) count_sent(sent_ns);
@@ -166,6 +172,9 @@ void Sequence::count_sent(uint64_t sent_ns) {
   if (index_ == 0) metrics->prompt_tokens += static_cast<uint64_t>(usage.prompt_tokens);
   metrics->queue_time.record(usage.queue_ns);
   metrics->whole_time.record(sent_ns - arrived_ns);
+  metrics->prompt_lengths.record(static_cast<uint64_t>(usage.prompt_tokens));
+  metrics->text_lengths.record(static_cast<uint64_t>(usage.completion_tokens));
+  metrics->max_tokens.record(static_cast<uint64_t>(request_.max_tokens));
   if (first_token_ns == 0) return;
   metrics->prefill_time.record(usage.prefill_ns);
   metrics->decode_time.record(usage.decode_ns);

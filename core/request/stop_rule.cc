@@ -6,15 +6,16 @@
 namespace specd {
 
 std::string StopStrings::push(std::string_view piece) {
-  if (found_) return {};
+  if (found()) return {};
   for (const char byte : piece) {
     held_ += byte;
     size_t longest = 0;
-    for (const std::string& stop : stops_) {
-      if (stop.size() > longest && held_.ends_with(stop)) longest = stop.size();
+    for (size_t i = 0; i < stops_.size(); ++i) {
+      if (stops_[i].size() <= longest || !held_.ends_with(stops_[i])) continue;
+      longest = stops_[i].size();
+      found_ = static_cast<int32_t>(i);
     }
     if (longest == 0) continue;
-    found_ = true;
     held_.resize(held_.size() - longest);
     return std::exchange(held_, {});
   }
@@ -33,6 +34,6 @@ std::string StopStrings::push(std::string_view piece) {
   return out;
 }
 
-std::string StopStrings::flush() { return found_ ? std::string() : std::exchange(held_, {}); }
+std::string StopStrings::flush() { return found() ? std::string() : std::exchange(held_, {}); }
 
 }  // namespace specd

@@ -20,12 +20,13 @@ class StopStrings {
   std::string push(std::string_view piece);
   // Returns the text held back. Call when the output ended for another reason.
   std::string flush();
-  bool found() const { return found_; }
+  bool found() const { return found_ >= 0; }
+  int32_t which() const { return found_; }  // its index; -1 = none
 
  private:
   std::vector<std::string> stops_;
   std::string held_;
-  bool found_ = false;
+  int32_t found_ = -1;
 };
 
 }  // namespace specd

@@ -41,6 +41,8 @@ void count(ActiveSequence& member, bool ended) {
   usage.accepted_tokens += kept;
   usage.rejected_tokens += rejected;
   usage.discarded_tokens += discarded;
+  if (drafted > 0 && !ended && member.sequence->request().records_drafts)
+    usage.drafts.push_back({static_cast<int32_t>(drafted), static_cast<int32_t>(kept)});
   if (member.route == nullptr) return;
   RouteCounters& counters = member.route->counters;
   counters.steps += ended ? 0 : 1;

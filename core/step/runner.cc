@@ -164,7 +164,13 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   }
   SPECD_OK_OR_RETURN(computed);
   verify_on_host(members);
+  uint64_t n_tokens = 0;
+  for (const ActiveSequence* member : members)
+    n_tokens += static_cast<uint64_t>(
+        std::clamp(member->sequence->n_prompt() - member->n_computed, 0, member->n_rows));
   const KvMoves moves = commit(members, output_.drawn);
+  for (const ActiveSequence* member : members) n_tokens += static_cast<uint64_t>(member->n_taken);
+  step_tokens_.record(n_tokens);
   report_logprobs(step_.host, members, output_, step_.vocab_size);
   SPECD_OK_OR_RETURN(worker_.move(moves));
   update_drafters(members);

@@ -24,7 +24,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/base/duration_histogram.h"
+#include "core/base/histogram.h"
 #include "core/ranks/worker.h"
 #include "core/sched/scheduler.h"
 #include "core/step/context.h"
@@ -75,6 +75,8 @@ class StepRunner {
 
   // [any] Durations of run().
   const DurationHistogram& step_time() const { return step_time_; }
+  // Tokens of prompts that a step computed, and new ones.
+  const TokenHistogram& step_tokens() const { return step_tokens_; }
 
  private:
   StepRunner(Worker& worker, ModelService& models, CpuDevice& host);
@@ -89,6 +91,7 @@ class StepRunner {
   Worker& worker_;
   StepContext step_;
   DurationHistogram step_time_;
+  TokenHistogram step_tokens_;
 
   // Of the current step.
   std::list<DeviceDraft> device_drafts_;

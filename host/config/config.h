@@ -17,11 +17,16 @@
 
 namespace specd::host {
 
-// Where metrics and probes are served.
+enum class UnknownFields { kTell, kReject };
+
+// Where the HTTP API, metrics and probes are served.
 struct HttpOptions {
   std::string address;          // a literal of IPv4 or IPv6, no wildcard
   uint16_t port = 0;            // 0 = one that is free
   uint32_t stall_seconds = 60;  // a step that takes longer makes /health/live fail
+  std::string
+      api_keys_file;  // absolute; empty = no keys, and the API is for loopback addresses alone
+  UnknownFields unknown_fields = UnknownFields::kTell;  // in bodies of requests
 
   bool operator==(const HttpOptions&) const = default;
 };

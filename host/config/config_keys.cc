@@ -99,7 +99,7 @@ Result<std::string> read_address(const Value& value, bool may_be_any) {
     return refuse("; that is not one address of this machine: name the one to listen on");
   return listen;
 }
-// Metrics have no password, so wildcards are refused: name the address to serve them on.
+// Metrics need no key, so wildcards are refused: name the address to serve them on.
 Result<std::string> read_http_listen(const Value& value) { return read_address(value, false); }
 Result<std::string> read_tcp_listen(const Value& value) { return read_address(value, true); }
 
@@ -246,6 +246,8 @@ const Choices<LogLevel> kLogLevels{{"debug", LogLevel::kDebug},
                                    {"warn", LogLevel::kWarn},
                                    {"error", LogLevel::kError},
                                    {"off", LogLevel::kOff}};
+const Choices<UnknownFields> kUnknownFields{{"tell", UnknownFields::kTell},
+                                            {"reject", UnknownFields::kReject}};
 const Choices<std::string> kIsas{
     {"auto", ""}, {"scalar", "scalar"}, {"avx2", "avx2"}, {"avx512", "avx512"}};
 const Choices<Numerics> kNumerics{
@@ -364,12 +366,19 @@ Key keys_of_tcp(TcpOptions& o) {
 Key keys_of_http(HttpOptions& http) {
   Key listen =
       address(http, read_http_listen,
-              "where `/metrics`, `/health/live` and `/health/ready` are served: a literal "
-              "address (`127.0.0.1:9090`, `'[::1]:9090'`), no wildcard; port 0 = a free one, "
-              "logged");
-  return section("http", "metrics and probes", std::move(listen),
-                 integer("stall_seconds", http.stall_seconds, 1, kStallSecondsMax,
-                         "a step that takes longer makes `/health/live` fail"))
+              "a literal address (`127.0.0.1:8000`, `'[::1]:8000'`), no wildcard; port 0 = a free "
+              "one, logged; another than a loopback address serves metrics and probes alone");
+  return section(
+             "http", "the API of OpenAI and vLLM, `/metrics` and probes", std::move(listen),
+             value("api_keys_file", Type::kPath, http.api_keys_file,
+                   "a file with a key on each line, of which requests to the API need one "
+                   "(`Authorization: Bearer KEY`); only the user of specd and a group may read it")
+                 .absent("none is needed"),
+             choice("unknown_fields", http.unknown_fields, kUnknownFields,
+                    "what becomes of a request with fields that specd does not know: `tell`, "
+                    "they are ignored and `x-specd-ignored-fields` names them; `reject`"),
+             integer("stall_seconds", http.stall_seconds, 1, kStallSecondsMax,
+                     "a step that takes longer makes `/health/live` fail"))
       .absent("no listener");
 }
 

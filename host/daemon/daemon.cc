@@ -30,7 +30,10 @@
 #include "host/daemon/reload.h"
 #include "host/daemon/service_manager.h"
 #include "host/daemon/stuck_threads.h"
+#include "host/http/http_door.h"
 #include "host/http/http_server.h"
+#include "host/openai/error_answer.h"
+#include "host/openai/front.h"
 #include "host/base/memory_table.h"
 #include "host/base/table.h"
 #include "host/base/task_queue.h"
@@ -258,11 +261,13 @@ enum class Drained { kAll, kCut, kStuck };
 // kAll: every request ended by itself. kCut: the rest was cancelled. kStuck: the step thread does
 // not return, most likely from a plugin.
 // `failed`: why nothing can be computed any more, if that is so.
-Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, ServiceManager& manager,
-              RankProcess* process, uint32_t drain_seconds, Status& failed) {
+Drained drain(Engine& engine, Sessions& sessions, GrpcServer& server, StopSignals& signals,
+              ServiceManager& manager, RankProcess* process, uint32_t drain_seconds,
+              Status& failed) {
   server.start_drain();
+  sessions.start_drain();
   const auto is_done = [&](uint64_t wait_ms) {
-    if (!server.wait_prompts(std::chrono::milliseconds(wait_ms))) return false;
+    if (!sessions.wait_prompts(std::chrono::milliseconds(wait_ms))) return false;
     engine.start_drain();  // not earlier: prompts that were rendered are still submitted
     return engine.wait_idle(wait_ms);
   };
@@ -282,7 +287,7 @@ Drained drain(Engine& engine, GrpcServer& server, StopSignals& signals, ServiceM
   if (signals.count() >= 2) why = process == nullptr ? "a second signal" : kSignalOfMpirun;
   if (!failed.ok()) why = failed.text();
   log(LogLevel::kWarn, "cutting the requests that still run: " + why);
-  server.abort_streams(
+  sessions.abort_all(
       Status(Code::kUnavailable, "specd stopped before the request ended (" + why + ")"));
   // Nor for one that is about to end.
   if (process != nullptr && signals.count() >= 2) {
@@ -302,21 +307,56 @@ void raise_descriptor_limit() {
 }
 
 // gRPC does not notice when it gets no threads, and waits for ever.
-Result<std::unique_ptr<GrpcServer>> start_server(Engine& engine, const Config& config,
-                                                 const DaemonActions& actions, const TlsKeys* tls) {
+Result<std::unique_ptr<GrpcServer>> start_server(Engine& engine, Sessions& sessions,
+                                                 const Config& config, const DaemonActions& actions,
+                                                 const TlsKeys* tls) {
   const auto started = std::make_shared<Result<std::unique_ptr<GrpcServer>>>(
       Status(Code::kUnavailable, "the server does not start"));
   std::string unused;
   const Status done = run_within(
       kServerStartLimit,
-      [&engine, config, actions, tls, started](const std::atomic<bool>&) {
-        *started = GrpcServer::start(engine, config, actions, tls);
+      [&engine, &sessions, config, actions, tls, started](const std::atomic<bool>&) {
+        *started = GrpcServer::start(engine, sessions, config, actions, tls);
       },
       unused);
   if (done.ok()) return std::move(*started);
   say("specd: the gRPC server: " + done.message() +
       "; are threads (ulimit -u, pids.max of the control group) or descriptors (ulimit -n) short?\n");
   leave(kExitFailed);
+}
+
+constexpr int kHttpConnections = 512;
+// A body that is parsed delays neither a probe nor another body.
+constexpr int kHttpThreads = 4;
+
+Result<std::unique_ptr<HttpServer>> start_http(const HttpOptions& options, const Health& health,
+                                               const OpenAiFront& openai) {
+  Result<HttpDoor> opened = HttpDoor::open(options.address, options.api_keys_file);
+  if (!opened.ok()) return opened.status().in_field("api_keys_file");
+  std::vector<HttpRoute> routes = openai.routes();
+  for (HttpRoute& each : health.routes()) routes.push_back(std::move(each));
+  HttpPolicy policy{
+      .admit = [door = std::move(opened).value()](
+                   const HttpRequest& request) { return door.refuse(request); },
+      .refuse = [](const std::string&, const HttpRefusal& why) { return refusal_answer(why); }};
+  // A quarter of the descriptors; gRPC leaves it.
+  rlimit descriptors{};
+  int n = kHttpConnections;
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur / 4 < kHttpConnections)
+    n = std::max(static_cast<int>(descriptors.rlim_cur / 4), 16);
+  auto server = HttpServer::start(
+      options.address, options.port, std::move(routes),
+      {.threads = kHttpThreads, .connections_max = n, .of_address_max = n / 2}, std::move(policy));
+  if (!server.ok()) return server.status().in_field("listen");
+  return server;
+}
+
+OpenAiFront::Options openai_options(const Config& config) {
+  return {.model = config.engine.model.name,
+          .model_folder = config.engine.model.path,
+          .choices_max = config.engine.queue_max,
+          .rejects_unknown_fields =
+              config.http.has_value() && config.http->unknown_fields == UnknownFields::kReject};
 }
 
 std::string summary(const Reloaded& done) {
@@ -371,16 +411,16 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   }
 
   // Serves from here on, so that a probe can tell loading from dead, and a port that is taken is
-  // found before the weights are read. Two threads: a scrape does not delay a probe.
+  // found before the weights are read.
   raise_descriptor_limit();
   Health health(config.http ? config.http->stall_seconds : 0);
+  OpenAiFront openai(openai_options(config));
   std::unique_ptr<HttpServer> http;
   if (config.http) {
-    auto started =
-        HttpServer::start(config.http->address, config.http->port, health.routes(), {.threads = 2});
-    if (!started.ok()) return fail(with_place(config, started.status().in_field("http.listen")));
+    auto started = start_http(*config.http, health, openai);
+    if (!started.ok()) return fail(with_place(config, started.status().in_field("http")));
     http = std::move(started).value();
-    say("specd: metrics on http://" + http->endpoint() + "/metrics\n");
+    say("specd: HTTP on http://" + http->endpoint() + "\n");
   }
 
   Progress progress;
@@ -395,10 +435,12 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
       .drain = [&signals] { signals.stop(); },
       .reload = [&reload,
                  &engine](const ChangeOptions& how) { return reload.run(*engine.value(), how); }};
-  auto server = start_server(*engine.value(), config, actions, tls.get());
+  auto sessions = std::make_unique<Sessions>(*engine.value(), config.engine.default_route);
+  auto server = start_server(*engine.value(), *sessions, config, actions, tls.get());
   if (!server.ok()) return fail_to_load(with_place(config, server.status()));
   signals.loaded();
   health.loaded(*engine.value(), *server.value());
+  openai.loaded(*engine.value(), *sessions);
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
   std::string doors;
@@ -448,8 +490,8 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   health.draining();
   manager.stopping(failure.ok() ? "draining" : failure.text());
   Status failed;
-  const Drained drained = drain(*engine.value(), *server.value(), signals, manager, process,
-                                reload.drain_seconds(), failed);
+  const Drained drained = drain(*engine.value(), *sessions, *server.value(), signals, manager,
+                                process, reload.drain_seconds(), failed);
   claim.value().remove_socket();
   if (control_claim.has_value()) control_claim->remove_socket();
   if (drained == Drained::kStuck) {
@@ -461,9 +503,11 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   signals.end_within(std::max(kTeardownLimit, std::chrono::seconds(reload.drain_seconds())),
                      failed.ok() ? kExitCut : kExitFailed);
   hangups.reset();
-  http.reset();
+  if (http != nullptr) http->stop(kFlushLimit);
   server.value()->shutdown(kFlushLimit);
+  http.reset();
   server.value().reset();
+  sessions.reset();
   if (n_late_works() > 0) {
     // Plugin code still runs in a control call, and uses the engine.
     log(LogLevel::kError, "a call of a plugin has not returned; leaving without it");

@@ -20,9 +20,14 @@ HttpAnswer text(unsigned status, std::string body) {
 }  // namespace
 
 std::vector<HttpRoute> Health::routes() const {
-  return {{"GET", "/metrics", [this](const HttpRequest&) { return metrics(); }},
-          {"GET", "/health/live", [this](const HttpRequest&) { return live(); }},
-          {"GET", "/health/ready", [this](const HttpRequest&) { return ready(); }}};
+  const auto get = [this](const char* path, HttpAnswer (Health::*make)() const) {
+    return HttpRoute{"GET", path, [this, make](const HttpRequest&, const auto& reply) {
+                       reply->answer((this->*make)());
+                     }};
+  };
+  return {get("/metrics", &Health::metrics), get("/health/live", &Health::live),
+          get("/health/ready", &Health::ready), get("/health", &Health::ready),
+          get("/ping", &Health::ready)};
 }
 
 HttpAnswer Health::live() const {

@@ -1,4 +1,4 @@
-// What /metrics, /health/live and /health/ready answer.
+// What /metrics and the probes answer.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/engine.h"
-#include "host/http/http_server.h"
+#include "host/http/http_message.h"
 #include "host/rpc/grpc_server.h"
 
 namespace specd::host {
@@ -28,7 +28,8 @@ class Health {
   // GET, on any thread:
   //   /metrics       the engine's metrics and the build; 503 while loading
   //   /health/live   503 when a step takes too long
-  //   /health/ready  503 while loading and draining, and while no client can connect
+  //   /health/ready  503 while loading and draining, and while no client can connect; vLLM's
+  //                  /health and /ping are the same
   std::vector<HttpRoute> routes() const;
 
  private:

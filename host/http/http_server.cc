@@ -9,16 +9,20 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <cerrno>
+#include <cstdio>
+#include <deque>
 #include <limits>
 #include <map>
 #include <new>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -45,17 +49,32 @@ constexpr uint32_t kHeaderBytesMax = 8 << 10;
 // memory of a connection apart from the body.
 constexpr size_t kReadBytesMax = 16 << 10;
 constexpr std::chrono::milliseconds kAcceptRetry{100};
+constexpr std::chrono::milliseconds kCloseRetry{100};
 
 using Response = http::response<http::string_body>;
 
-Response make_response(http::status status, unsigned version, std::string body,
-                       const std::string& content_type = "text/plain; charset=utf-8") {
-  Response response(status, version);
+Response make_response(HttpAnswer answer, unsigned version) {
+  Response response(static_cast<http::status>(answer.status), version);
   response.set(http::field::server, "specd");
-  response.set(http::field::content_type, content_type);
+  response.set(http::field::content_type, answer.content_type);
   response.set(http::field::cache_control, "no-store");
-  response.body() = std::move(body);
+  for (const auto& [name, value] : answer.headers) response.set(name, value);
+  response.body() = std::move(answer.body);
   return response;
+}
+
+std::string lower_case(std::string name) {
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return name;
+}
+
+// As a chunk of RFC 9112, 7.1.
+std::string chunk(const std::string& part) {
+  char size[32];
+  std::snprintf(size, sizeof(size), "%zx\r\n", part.size());
+  return size + part + "\r\n";
 }
 
 // "/metrics" of "http://host:9090/metrics", which a proxy sends (RFC 9112, 3.2.2).
@@ -80,43 +99,75 @@ std::optional<http::status> status_of(const error_code& error) {
   return http::status::bad_request;
 }
 
+void warn_of_memory() { log(LogLevel::kWarn, "http: not enough memory for an answer"); }
+
 class Connection;
+
+// What a connection has of Places, whose mutex guards it.
+struct Seat {
+  bool has_place = false, is_counted = false;
+  uint64_t wait = 0;    // its key among those that wait, else 0
+  std::string address;  // whose limit it counts against; empty = none
+};
 
 // The places of the connections. One that waits for its client gives its place up when a new
 // connection needs it: the one that has waited longest.
 class Places {
  public:
-  explicit Places(int n) : n_free_(n) {}
-  // [any] Takes a place for a new connection. False when handlers run for all others. Throws
-  // std::bad_alloc, and then has changed nothing.
+  Places(int n, int of_address_max) : n_free_(n), of_address_max_(of_address_max) {}
+  // [any] Takes a place for a new connection. False when handlers run for all others, or when its
+  // address has too many. Throws std::bad_alloc, and then has changed nothing.
   bool take(Connection& connection);
   // [any] From now on `connection` waits for its client, until the call of stop_waiting(). False
   // when its place is gone.
   bool wait(const std::shared_ptr<Connection>& connection);
   void stop_waiting(Connection& connection);
-  // [any] In the destructor of a connection.
-  void leave(Connection& connection);
+  // [any] When all else of the connection is gone.
+  void leave(Connection* connection, const Seat& seat);
+  // [any] The connections that took a place and still exist.
+  std::vector<std::shared_ptr<Connection>> all();
+  // [any] Waits until there is none; false at the timeout.
+  bool wait_empty(std::chrono::milliseconds timeout);
 
  private:
   Mutex mutex_;
+  CondVar empty_;
   int n_free_ SPECD_GUARDED_BY(mutex_);
+  const int of_address_max_;
+  std::map<std::string, int> of_address_ SPECD_GUARDED_BY(mutex_);
   uint64_t n_waits_ SPECD_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::weak_ptr<Connection>> waiting_ SPECD_GUARDED_BY(mutex_);
+  std::set<Connection*> all_ SPECD_GUARDED_BY(mutex_);
 };
 
 // Shared by the connections.
 struct Shared {
   std::vector<HttpRoute> routes;
   HttpLimits limits;
-  Places places{limits.connections_max};
+  HttpPolicy policy;
+  Places places{limits.connections_max, limits.of_address_max};
+
+  HttpAnswer refusal(const std::string& path, const HttpRefusal& why) const {
+    return policy.refuse ? policy.refuse(path, why)
+                         : HttpAnswer{.status = why.status, .body = why.text + "\n"};
+  }
+  HttpAnswer refusal(const std::string& path, http::status status, std::string text) const {
+    return refusal(path, {static_cast<unsigned>(status), std::move(text)});
+  }
 };
 
-// One connection: reads a header and a body, answers, starts again. Its pending operation keeps it
-// alive; operations run one at a time, on its strand.
+// One connection: reads a head and a body, lets a handler answer, starts again. Its pending
+// operation, or the handler's reply, keeps it alive. What it does runs on its strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, Shared& shared) : stream_(std::move(socket)), shared_(shared) {}
-  ~Connection() { shared_.places.leave(*this); }
+  using Done = std::function<void(bool)>;
+
+  // `address`: the one whose limit it counts against; empty = none.
+  Connection(tcp::socket socket, std::string address, Shared& shared)
+      : seat_(*this, std::move(address), shared.places),
+        stream_(std::move(socket)),
+        idle_timer_(stream_.get_executor()),
+        shared_(shared) {}
 
   // REQUIRES a place.
   void start() {
@@ -126,15 +177,22 @@ class Connection : public std::enable_shared_from_this<Connection> {
     shared_.places.wait(shared_from_this());
     asio::dispatch(stream_.get_executor(), [self = shared_from_this()] { self->read(); });
   }
-  // [any] Places gives its place away.
-  void make_room() {
-    asio::post(stream_.get_executor(), [self = shared_from_this()] { self->stream_.close(); });
+  // [any] Ends it, whatever it does.
+  void close() {
+    asio::post(stream_.get_executor(), [self = shared_from_this()] { self->lose(); });
+  }
+  // [any] Ends it as soon as its client has the answer to the request that it has read.
+  void retire() {
+    asio::post(stream_.get_executor(), [self = shared_from_this()] {
+      self->is_last_ = true;
+      if (!self->has_request_ && !self->is_answering_ && !self->is_hanging_up_) self->lose();
+    });
   }
   // Instead of start(), without a place. Answers without waiting: an answer this small fits the
   // send buffer of a new socket.
   void turn_away() {
-    Response response =
-        make_response(http::status::service_unavailable, 11, "too many connections\n");
+    Response response = make_response(
+        shared_.refusal("", http::status::service_unavailable, "too many connections"), 11);
     response.keep_alive(false);
     response.prepare_payload();
     std::ostringstream text;
@@ -151,6 +209,91 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   friend class Places;
 
+  // Of one request; without effect once that is answered or its client is gone.
+  class Reply final : public HttpReply {
+   public:
+    Reply(std::shared_ptr<Connection> connection, uint64_t request)
+        : connection_(std::move(connection)), request_(request) {}
+    Reply(const Reply&) = delete;
+    Reply& operator=(const Reply&) = delete;
+    // A request that was not answered, as for want of memory, ends its connection.
+    ~Reply() override {
+      try {
+        run([](Connection& to) {
+          if (!to.is_finishing_) to.lose();
+        });
+      } catch (const std::bad_alloc&) {
+        warn_of_memory();  // the client goes in its own time
+      }
+    }
+
+    void answer(HttpAnswer whole) override {
+      run([whole = std::move(whole)](Connection& to) mutable { to.answer(std::move(whole)); });
+    }
+    void answer_later(std::function<HttpAnswer()> make) override {
+      run([make = std::move(make)](Connection& to) { to.answer(make()); });
+    }
+    void start(HttpAnswer head, std::string idle_text) override {
+      run([head = std::move(head), idle_text = std::move(idle_text)](Connection& to) mutable {
+        to.start_parts(std::move(head), std::move(idle_text));
+      });
+    }
+    void write(std::string part, Done done) override {
+      asio::dispatch(connection_->stream_.get_executor(),
+                     [to = connection_, request = request_, part = std::move(part),
+                      done = std::move(done)]() mutable {
+                       bool is_taken = false;
+                       if (to->has(request)) {
+                         to->guarded([&] {
+                           to->write_part(part, done);
+                           is_taken = true;
+                         });
+                       }
+                       if (!is_taken) done(false);
+                     });
+    }
+    void finish() override {
+      run([](Connection& to) { to.finish_parts(); });
+    }
+    void when_gone(std::function<void()> gone) override {
+      asio::dispatch(connection_->stream_.get_executor(),
+                     [to = connection_, request = request_, gone = std::move(gone)]() mutable {
+                       if (!to->has(request)) return gone();
+                       to->gone_ = std::move(gone);
+                     });
+    }
+
+   private:
+    template <typename Fn>
+    void run(Fn&& fn) {
+      asio::dispatch(connection_->stream_.get_executor(),
+                     [to = connection_, request = request_, fn = std::forward<Fn>(fn)]() mutable {
+                       if (to->has(request)) to->guarded([&] { fn(*to); });
+                     });
+    }
+
+    const std::shared_ptr<Connection> connection_;
+    const uint64_t request_;
+  };
+  struct Part {
+    std::string bytes;
+    Done done;  // may be empty
+  };
+
+  // Without memory nothing can be told to the client.
+  template <typename Fn>
+  void guarded(Fn&& fn) {
+    try {
+      fn();
+    } catch (const std::bad_alloc&) {
+      warn_of_memory();
+      lose();
+    }
+  }
+  bool has(uint64_t request) const { return has_request_ && request == n_requests_; }
+
+  // ---- a request ----
+
   void read() {
     if (!shared_.places.wait(shared_from_this())) return;
     parser_.emplace();
@@ -166,35 +309,51 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void on_header(const error_code& error) {
     if (error) return refuse(error);
-    const auto& request = parser_->get();
-    const bool is_head = request.method() == http::verb::head;
-    const std::string target = origin_form(std::string(request.target()));
-    request_ = {.method = is_head ? "GET" : std::string(request.method_string()),
-                .path = target.substr(0, target.find('?')),
-                .body = {}};
+    const auto& head = parser_->get();
+    const std::string target = origin_form(std::string(head.target()));
+    request_ = {};
+    request_.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string());
+    request_.path = target.substr(0, target.find('?'));
+    for (const auto& field : head) {
+      request_.headers.emplace_back(lower_case(std::string(field.name_string())),
+                                    std::string(field.value()));
+    }
     std::vector<std::string> paths, methods;
     for (const HttpRoute& route : shared_.routes) {
       add_once(paths, route.path);
-      if (route.path != request_.path) continue;
+      if (!fits(route, request_.path, request_.parameters)) continue;
       if (route.method == request_.method) return take(route);
       add_once(methods, route.method);
       if (route.method == "GET") add_once(methods, "HEAD");
     }
     if (methods.empty()) {
-      return answer({.status = 404, .body = "expected " + joined_or(paths) + "\n"},
-                    !parser_->is_done());
+      return send(response(shared_.refusal(request_.path, http::status::not_found,
+                                           "expected " + joined_or(paths))),
+                  !parser_->is_done() || !head.keep_alive());
     }
-    Response refusal = make_response(http::status::method_not_allowed, request.version(),
-                                     "expected " + joined_or(methods) + "\n");
-    refusal.set(http::field::allow, joined(methods));
-    send(std::move(refusal), true);
+    Response refused = response(shared_.refusal(request_.path, http::status::method_not_allowed,
+                                                "expected " + joined_or(methods)));
+    refused.set(http::field::allow, joined(methods));
+    send(std::move(refused), true);
   }
 
   void take(const HttpRoute& route) {
     route_ = &route;
+    if (shared_.policy.admit) {
+      if (const auto why = shared_.policy.admit(request_)) {
+        return send(response(shared_.refusal(request_.path, *why)),
+                    !parser_->is_done() || !parser_->get().keep_alive());
+      }
+    }
     if (parser_->is_done()) return handle();
     if (route.body_bytes_max == 0 || parser_->content_length().value_or(0) > route.body_bytes_max)
       return refuse_body();
+    const auto coding = parser_->get()[http::field::content_encoding];
+    if (!coding.empty() && !beast::iequals(coding, "identity")) {
+      return send(response(shared_.refusal(request_.path, http::status::unsupported_media_type,
+                                           "expected a body that is not compressed")),
+                  true);
+    }
     parser_->body_limit(route.body_bytes_max);
     if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return read_body();
     // The client sends the body only after this.
@@ -217,43 +376,74 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void handle() {
     shared_.places.stop_waiting(*this);
-    answer(route_->handler(request_), false);
+    has_request_ = true;
+    ++n_requests_;
+    const auto self = shared_from_this();
+    guarded([&] {
+      route_->handler(std::move(request_), std::make_shared<Reply>(self, n_requests_));
+      watch();
+    });
   }
+
+  // While a handler works, reads to see whether the client goes. What it sends is its next request;
+  // more than the buffer takes would hide that it goes.
+  void watch() {
+    if (!has_request_ || is_finishing_ || is_watching_) return;
+    const size_t room = buffer_.max_size() - buffer_.size();
+    if (room == 0) return lose();
+    stream_.expires_never();  // no more than the present write
+    stream_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)),
+                            [self = shared_from_this()](const error_code& error, size_t n) {
+                              self->is_watching_ = false;
+                              self->buffer_.commit(n);
+                              if (!self->has_request_) return self->next();
+                              if (error) return self->lose();
+                              self->guarded([&] { self->watch(); });
+                            });
+    is_watching_ = true;
+  }
+
+  // ---- its answer ----
 
   void refuse_body() {
     const std::string most = std::to_string(route_->body_bytes_max);
-    answer(
-        {.status = 413,
-         .body = route_->body_bytes_max == 0 ? "expected a request without a body\n"
-                                             : "expected a body of at most " + most + " bytes\n"},
-        true);
+    send(response(shared_.refusal(request_.path, http::status::payload_too_large,
+                                  route_->body_bytes_max == 0
+                                      ? "expected a request without a body"
+                                      : "expected a body of at most " + most + " bytes")),
+         true);
   }
 
   void refuse(const error_code& error) {
     const std::optional<http::status> status = status_of(error);
     if (!status) return;
-    send(make_response(*status, 11, std::string(http::obsolete_reason(*status)) + "\n"), true);
+    send(make_response(shared_.refusal("", *status, std::string(http::obsolete_reason(*status))),
+                       11),
+         true);
   }
 
-  void answer(HttpAnswer answer, bool close) {
-    const auto& request = parser_->get();
-    Response response = make_response(static_cast<http::status>(answer.status), request.version(),
-                                      std::move(answer.body), answer.content_type);
-    send(std::move(response), close || !request.keep_alive());
+  Response response(HttpAnswer answer) const {
+    return make_response(std::move(answer), parser_->get().version());
+  }
+
+  void answer(HttpAnswer whole) {
+    is_finishing_ = true;
+    send(response(std::move(whole)), !parser_->get().keep_alive());
   }
 
   void send(Response response, bool close) {
     // Clients that do not read their answers must not keep others out.
     shared_.places.wait(shared_from_this());
+    is_last_ = is_last_ || close;
+    is_answering_ = true;
     response_ = std::move(response);
-    response_.keep_alive(!close);
+    response_.keep_alive(!is_last_);
     response_.prepare_payload();
     serializer_.emplace(response_);
     stream_.expires_after(shared_.limits.time_limit);
-    const auto done = [self = shared_from_this(), close](const error_code& error, size_t) {
-      if (error) return;
-      if (close) return self->hang_up();
-      self->read();
+    const auto done = [self = shared_from_this()](const error_code& error, size_t) {
+      if (error) return self->lose();
+      self->complete();
     };
     if (parser_->get().method() == http::verb::head) {
       http::async_write_header(stream_, *serializer_, done);
@@ -262,11 +452,115 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
+  // Chunks, or for a client of HTTP/1.0 everything up to the end of the connection.
+  void start_parts(HttpAnswer head, std::string idle_text) {
+    const bool has_chunks = parser_->get().version() >= 11;
+    is_chunked_ = has_chunks;
+    is_last_ = is_last_ || !has_chunks || !parser_->get().keep_alive();
+    head.body.clear();
+    Response response = this->response(std::move(head));
+    response.chunked(has_chunks);
+    response.keep_alive(!is_last_);
+    std::ostringstream text;
+    text << response.base();
+    idle_text_ = std::move(idle_text);
+    push({text.str(), {}});
+    if (!is_lost_) wait_idle();
+  }
+
+  void write_part(const std::string& part, Done done) {
+    push({is_chunked_ ? chunk(part) : part, std::move(done)});
+  }
+
+  void finish_parts() {
+    is_finishing_ = true;
+    push({is_chunked_ ? "0\r\n\r\n" : "", {}});
+  }
+
+  void push(Part part) {
+    parts_.push_back(std::move(part));
+    pushed_at_ = std::chrono::steady_clock::now();
+    if (parts_.size() == 1) guarded([&] { write_next(); });
+  }
+
+  void write_next() {
+    shared_.places.wait(shared_from_this());
+    stream_.expires_after(shared_.limits.time_limit);
+    asio::async_write(
+        stream_, asio::buffer(parts_.front().bytes),
+        [self = shared_from_this()](const error_code& error, size_t) { self->on_written(error); });
+    is_writing_ = true;
+  }
+
+  void on_written(const error_code& error) {
+    is_writing_ = false;
+    const Done done = std::move(parts_.front().done);
+    parts_.pop_front();
+    if (done) done(!error);
+    if (error) return lose();
+    if (!parts_.empty()) return guarded([&] { write_next(); });
+    if (is_finishing_) return complete();
+    shared_.places.stop_waiting(*this);
+  }
+
+  // Sends idle_text_ when nothing was sent for some time.
+  void wait_idle() {
+    idle_timer_.expires_at(pushed_at_ + shared_.limits.idle_text_after);
+    idle_timer_.async_wait(
+        [self = shared_from_this(), request = n_requests_](const error_code& error) {
+          if (error || !self->has(request) || self->is_finishing_) return;
+          self->guarded([&] {
+            const bool is_idle = std::chrono::steady_clock::now() >=
+                                 self->pushed_at_ + self->shared_.limits.idle_text_after;
+            if (is_idle && self->parts_.empty()) self->write_part(self->idle_text_, {});
+            if (is_idle) self->pushed_at_ = std::chrono::steady_clock::now();
+            self->wait_idle();
+          });
+        });
+  }
+
+  // ---- its end ----
+
+  void complete() {
+    has_request_ = is_finishing_ = is_answering_ = false;
+    gone_ = nullptr;
+    error_code ignored;
+    idle_timer_.cancel(ignored);
+    if (is_watching_) {
+      stream_.cancel();  // next() follows
+    } else {
+      next();
+    }
+  }
+
+  void next() {
+    if (is_lost_) return;
+    if (is_last_) return hang_up();
+    guarded([&] { read(); });
+  }
+
+  // The client is gone, or has to go.
+  void lose() {
+    is_lost_ = true;
+    stream_.close();
+    error_code ignored;
+    idle_timer_.cancel(ignored);
+    if (!std::exchange(has_request_, false)) return;
+    while (parts_.size() > (is_writing_ ? 1 : 0)) {  // the write that is under way fails by itself
+      const Done done = std::move(parts_.back().done);
+      parts_.pop_back();
+      if (done) done(false);
+    }
+    if (const auto gone = std::exchange(gone_, nullptr)) gone();
+  }
+
   // Reads what the client still sends, up to the limits, so that closing does not reset the
   // connection before the answer is read.
   void hang_up() {
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    is_hanging_up_ = true;
+    stream_.expires_after(shared_.limits.time_limit);
     if (shared_.places.wait(shared_from_this())) drain();  // else a new connection has its place
   }
   void drain() {
@@ -278,24 +572,57 @@ class Connection : public std::enable_shared_from_this<Connection> {
                             });
   }
 
-  static constexpr size_t kDrainBytesMax = size_t{1} << 20;
+  // Its seat, which it leaves behind its other members: then HttpServer may end the context that they use.
+  struct OwnSeat : Seat {
+    OwnSeat(Connection& connection, std::string own_address, Places& all)
+        : connection_(&connection), places_(all) {
+      address = std::move(own_address);
+    }
+    ~OwnSeat() { places_.leave(connection_, *this); }
+    OwnSeat(const OwnSeat&) = delete;
+    OwnSeat& operator=(const OwnSeat&) = delete;
 
+   private:
+    Connection* connection_;
+    Places& places_;
+  };
+
+  static constexpr size_t kDrainBytesMax = size_t{1} << 20;
+  static constexpr size_t kWatchBytes = 4096;
+
+  OwnSeat seat_;  // first, so that it is destroyed last
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{kReadBytesMax};
   std::optional<http::request_parser<http::string_body>> parser_;
-  Response response_;
-  std::optional<http::response_serializer<http::string_body>> serializer_;
-  size_t drained_ = 0;
   const HttpRoute* route_ = nullptr;
   HttpRequest request_;
-  bool has_place_ = false;  // guarded by the mutex of Places, as is the next
-  uint64_t wait_ = 0;       // its key there while it waits, else 0
+  bool has_request_ = false;  // a handler has it, and its answer is not complete
+  uint64_t n_requests_ = 0;   // that handlers got
+  bool is_watching_ = false;
+  std::function<void()> gone_;
+  // A whole answer, or the parts of one, the first of which is being written.
+  Response response_;
+  std::optional<http::response_serializer<http::string_body>> serializer_;
+  std::deque<Part> parts_;
+  bool is_writing_ = false, is_chunked_ = false;
+  bool is_finishing_ = false;  // the handler has given all of its answer
+  bool is_last_ = false;       // the connection ends with this answer
+  bool is_answering_ = false;  // a whole answer is being written
+  bool is_hanging_up_ = false, is_lost_ = false;
+  std::string idle_text_;
+  asio::steady_timer idle_timer_;
+  std::chrono::steady_clock::time_point pushed_at_;
+  size_t drained_ = 0;
   Shared& shared_;
 };
 
 bool Places::take(Connection& connection) {
   std::shared_ptr<Connection> oldest;  // let go outside of the lock
   const MutexLock lock(mutex_);
+  Seat& seat = connection.seat_;
+  int* const of_address = seat.address.empty() ? nullptr : &of_address_[seat.address];
+  if (of_address != nullptr && *of_address >= of_address_max_) return false;
+  all_.insert(&connection);  // leave() removes it
   if (n_free_ > 0) {
     --n_free_;
   } else {
@@ -304,41 +631,76 @@ bool Places::take(Connection& connection) {
       if (oldest == nullptr) waiting_.erase(waiting_.begin());  // it is being destroyed
     }
     if (oldest == nullptr) return false;
-    oldest->make_room();  // first, since it may throw
-    waiting_.erase(std::exchange(oldest->wait_, 0));
-    oldest->has_place_ = false;
+    oldest->close();  // first, since it may throw
+    waiting_.erase(std::exchange(oldest->seat_.wait, 0));
+    oldest->seat_.has_place = false;
   }
-  connection.has_place_ = true;
+  if (of_address != nullptr) ++*of_address;
+  seat.has_place = seat.is_counted = true;
   return true;
 }
 
 bool Places::wait(const std::shared_ptr<Connection>& connection) {
   const MutexLock lock(mutex_);
-  if (connection->has_place_ && connection->wait_ == 0) {
-    connection->wait_ = ++n_waits_;
-    waiting_.emplace(connection->wait_, connection);
+  Seat& seat = connection->seat_;
+  if (seat.has_place && seat.wait == 0) {
+    seat.wait = ++n_waits_;
+    waiting_.emplace(seat.wait, connection);
   }
-  return connection->has_place_;
+  return seat.has_place;
 }
 
 void Places::stop_waiting(Connection& connection) {
   const MutexLock lock(mutex_);
-  if (connection.wait_ != 0) waiting_.erase(std::exchange(connection.wait_, 0));
+  Seat& seat = connection.seat_;
+  if (seat.wait != 0) waiting_.erase(std::exchange(seat.wait, 0));
 }
 
-void Places::leave(Connection& connection) {
+void Places::leave(Connection* connection, const Seat& seat) {
   const MutexLock lock(mutex_);
-  if (connection.wait_ != 0) waiting_.erase(connection.wait_);
-  if (connection.has_place_) ++n_free_;
+  if (seat.wait != 0) waiting_.erase(seat.wait);
+  if (seat.has_place) ++n_free_;
+  if (const auto of_address = of_address_.find(seat.address); of_address != of_address_.end()) {
+    if (seat.is_counted) --of_address->second;
+    if (of_address->second == 0) of_address_.erase(of_address);
+  }
+  all_.erase(connection);
+  if (all_.empty()) empty_.notify_all();
 }
 
-void warn_of_memory() { log(LogLevel::kWarn, "http: not enough memory for an answer"); }
+std::vector<std::shared_ptr<Connection>> Places::all() {
+  const MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Connection>> live;
+  for (Connection* const each : all_) {
+    if (auto connection = each->weak_from_this().lock()) live.push_back(std::move(connection));
+  }
+  return live;
+}
+
+bool Places::wait_empty(std::chrono::milliseconds timeout) {
+  const auto deadline = CondVar::Clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (!all_.empty()) {
+    if (!empty_.wait_until(lock, deadline)) return all_.empty();
+  }
+  return true;
+}
+
+// What a connection counts against: its IPv4 address, or its IPv6 network. Empty = nothing.
+std::string origin_of(const tcp::endpoint& remote) {
+  asio::ip::address address = remote.address();
+  if (address.is_loopback()) return "";
+  if (address.is_v4()) return address.to_string();
+  auto bytes = address.to_v6().to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return asio::ip::address_v6(bytes).to_string();
+}
 
 }  // namespace
 
 struct HttpServer::Impl {
-  Impl(std::vector<HttpRoute> routes, const HttpLimits& limits)
-      : shared{.routes = std::move(routes), .limits = limits} {
+  Impl(std::vector<HttpRoute> routes, const HttpLimits& limits, HttpPolicy policy)
+      : shared{.routes = std::move(routes), .limits = limits, .policy = std::move(policy)} {
     for (int i = 0; i < limits.connections_max; ++i) strands.push_back(asio::make_strand(context));
   }
 
@@ -352,6 +714,7 @@ struct HttpServer::Impl {
   tcp::acceptor acceptor{context};
   asio::steady_timer retry{context};
   std::atomic<bool> is_deaf{false};  // there was no memory to wait for the next connection
+  std::atomic<bool> is_stopping{false};
   std::vector<std::thread> threads;
 
   void run() {
@@ -369,7 +732,7 @@ struct HttpServer::Impl {
   // Throws std::bad_alloc, and then run() calls it again.
   void accept_next(bool later = false) {
     const auto take = [this](const error_code& stopped) {
-      if (!stopped) accept_one();
+      if (!stopped && !is_stopping) accept_one();
     };
     try {
       if (later) {
@@ -405,7 +768,10 @@ struct HttpServer::Impl {
     if (!error) socket.assign(own.protocol(), client.get(), error);
     if (error) return false;
     client.release();
-    const auto connection = std::make_shared<Connection>(std::move(socket), shared);
+    const tcp::endpoint remote = socket.remote_endpoint(error);
+    if (error) return true;  // it has gone
+    const auto connection =
+        std::make_shared<Connection>(std::move(socket), origin_of(remote), shared);
     if (shared.places.take(*connection)) {
       connection->start();
     } else {
@@ -419,9 +785,9 @@ HttpServer::HttpServer() = default;
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address, uint16_t port,
                                                       std::vector<HttpRoute> routes,
-                                                      const HttpLimits& limits) {
+                                                      const HttpLimits& limits, HttpPolicy policy) {
   std::unique_ptr<HttpServer> server(new HttpServer);
-  server->impl_ = std::make_unique<Impl>(std::move(routes), limits);
+  server->impl_ = std::make_unique<Impl>(std::move(routes), limits, std::move(policy));
   Impl& impl = *server->impl_;
   error_code error;
   const tcp::endpoint wanted(asio::ip::make_address(address, error), port);
@@ -449,8 +815,19 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
   return server;
 }
 
+void HttpServer::stop(std::chrono::milliseconds flush) {
+  if (impl_->is_stopping.exchange(true)) return;
+  for (const auto& connection : impl_->shared.places.all()) connection->retire();
+  impl_->shared.places.wait_empty(flush);
+}
+
 HttpServer::~HttpServer() {
   if (impl_ == nullptr) return;
+  stop(std::chrono::milliseconds(0));
+  // The loop, for one that was accepted just before.
+  do {
+    for (const auto& connection : impl_->shared.places.all()) connection->close();
+  } while (!impl_->shared.places.wait_empty(kCloseRetry));
   impl_->context.stop();
   for (std::thread& thread : impl_->threads) thread.join();
   forget_descriptor(impl_->acceptor.native_handle());

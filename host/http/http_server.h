@@ -1,16 +1,18 @@
-// A small HTTP/1.1 server: a table of routes, bounded bodies, several threads. http_server.cc is
-// the one file that knows Boost.Beast.
+// A small HTTP/1.1 server: a table of routes, bounded bodies, answers in parts, several threads.
+// http_server.cc is the one file that knows Boost.Beast.
 //
 //   HttpServer::start("127.0.0.1", 9090, {{"GET", "/metrics", answer_metrics}});
 //
 // A request that is not accepted gets an error answer: 400 not HTTP, 404 an unknown path, 405
-// another method, 413 a body larger than the route takes, 431 headers of more than 8 KiB, 503 one
-// connection too many. The connection then closes, except after a 404 to a request without a body.
+// another method, 413 a body larger than the route takes, 415 a compressed one, 431 headers of more
+// than 8 KiB, 503 one connection too many, and what HttpPolicy says. The connection then closes, except
+// after a 404 or a refusal by HttpPolicy of a request without a body. So it does when a client sends
+// more than 16 KiB behind a request that is being answered.
 // When all connections are in use, a new one takes the place of the one that has waited longest for
 // its client, which has not sent a whole request or not read the answer; it gets 503 only when
-// handlers run for all others.
-// A client that does not finish a request, or does not read the answer, within the time limit is
-// disconnected.
+// handlers run for all others, or when its own address has as many as it may have.
+// A client that does not finish a request, or does not read the answer or a part of it, within the
+// time limit is disconnected.
 #pragma once
 
 #include <chrono>
@@ -18,49 +20,49 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/status.h"
+#include "host/http/http_message.h"
 
 namespace specd::host {
-
-struct HttpRequest {
-  std::string method;  // "GET"; also for HEAD, whose answer is that of GET without the body
-  std::string path;    // without the query
-  std::string body;
-};
-struct HttpAnswer {
-  unsigned status = 200;
-  std::string content_type = "text/plain; charset=utf-8";
-  std::string body;
-};
-// [server threads] May be called on all of them at once, and must not throw. A slow handler blocks
-// its thread.
-using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
-
-struct HttpRoute {
-  std::string method, path;
-  HttpHandler handler;
-  size_t body_bytes_max = 0;  // by Content-Length or chunked; 0 = no body
-};
 
 struct HttpLimits {
   int threads = 1;
   int connections_max = 64;
+  int of_address_max =
+      64;  // connections of one address, or of an IPv6 network of 64 bits; loopback has no limit
   // For reading one request with its body, idle time since the last answer included; then again for
-  // writing its answer.
+  // writing its answer, or each part of it.
   std::chrono::milliseconds time_limit{10'000};
+  std::chrono::milliseconds idle_text_after{15'000};
+};
+
+// How requests are refused, before a handler. [server threads]
+struct HttpPolicy {
+  // Asked with the head of a request that fits a route, before its body is read: nothing = it is
+  // admitted. Empty = every request is.
+  std::function<std::optional<HttpRefusal>(const HttpRequest&)> admit;
+  // The answer to a request that is not accepted, in the words of the clients of its path, which is
+  // empty where it is not known. Empty = the text as it is.
+  std::function<HttpAnswer(const std::string& path, const HttpRefusal&)> refuse;
 };
 
 class HttpServer {
  public:
   // Listens on a literal IPv4 or IPv6 address; port 0 = one that is free. kUnavailable naming the
-  // address when that fails. Handlers are called until the destructor returns.
+  // address when that fails. Handlers are called until stop() returns.
   static Result<std::unique_ptr<HttpServer>> start(const std::string& address, uint16_t port,
                                                    std::vector<HttpRoute> routes,
-                                                   const HttpLimits& limits = {});
-  ~HttpServer();  // closes every connection, joins the threads
+                                                   const HttpLimits& limits = {},
+                                                   HttpPolicy policy = {});
+  // [control] Accepts nothing more, closes the connections that wait for a request, and gives the others
+  // so long to read their answers.
+  void stop(std::chrono::milliseconds flush);
+  // Closes every connection, waits until every HttpReply is released, and joins the threads.
+  ~HttpServer();
 
   // "127.0.0.1:9090", with the port that was taken.
   const std::string& endpoint() const { return endpoint_; }

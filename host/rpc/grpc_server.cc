@@ -22,7 +22,6 @@
 #include "host/rpc/inference_service.h"
 #include "host/rpc/listener.h"
 #include "host/rpc/calls.h"
-#include "host/serve/sessions.h"
 
 namespace specd::host {
 namespace {
@@ -32,7 +31,7 @@ constexpr int kStreamsMax = 128;  // per connection
 constexpr std::chrono::milliseconds kGoodbye{100};
 constexpr size_t kQuotaBytes = size_t{512} << 20;
 constexpr size_t kConnectionsMin = 16, kConnectionsMax = 1024;
-constexpr size_t kOtherDescriptors = 200;  // files, HTTP, devices
+constexpr size_t kOtherDescriptors = 200;  // files, devices
 constexpr std::chrono::seconds kAnswerLimit{10};
 constexpr int kIdleMs = 300'000;  // then a connection without calls is closed
 
@@ -45,12 +44,13 @@ void log_of_grpc(gpr_log_func_args* line) {
 }
 
 // Of each of so many sockets and ports.
-Listener::Limits connection_limits(size_t n_listeners) {
+Listener::Limits connection_limits(size_t n_listeners, bool has_http) {
   rlimit descriptors{};
   size_t n = kConnectionsMax;
   if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur != RLIM_INFINITY) {
     const auto limit = static_cast<size_t>(descriptors.rlim_cur);
-    const size_t left = limit - std::min(limit, kOtherDescriptors);
+    const size_t others = kOtherDescriptors + (has_http ? limit / 4 : 0);
+    const size_t left = limit - std::min(limit, others);
     n = std::clamp(left / Listener::kDescriptorsPerConnection, kConnectionsMin, kConnectionsMax);
   }
   n = std::max(n / n_listeners, kConnectionsMin);
@@ -139,10 +139,12 @@ struct GrpcServer::Impl {
     std::unique_ptr<Listener> listener;
   };
 
-  Impl(Engine& engine, const Config& config, DaemonActions actions, const TlsKeys* keys)
+  Impl(Engine& engine, Sessions& all, const Config& config, DaemonActions actions,
+       const TlsKeys* keys)
       : tcp(config.tcp),
+        has_http(config.http.has_value()),
         tls(keys),
-        sessions(engine, config.engine.default_route),
+        sessions(all),
         inference(engine, sessions),
         control(engine, config.engine, std::move(actions)) {}
 
@@ -157,8 +159,9 @@ struct GrpcServer::Impl {
   }
 
   const std::optional<TcpOptions> tcp;
+  const bool has_http;
   const TlsKeys* const tls;
-  Sessions sessions;
+  Sessions& sessions;
   InferenceService inference;
   ControlService control;
   std::vector<std::unique_ptr<Caller>> callers;
@@ -229,16 +232,17 @@ Status GrpcServer::Impl::open(Entrance& entrance, size_t n_entrances,
     return {&(*found)->take, (*caller)->name(), is_machines((*caller)->options())};
   };
   SPECD_TRY(entrance.listener,
-            Listener::start(std::move(socket).value(), connection_limits(n_entrances), admit,
-                            is_port ? tls : nullptr));
+            Listener::start(std::move(socket).value(), connection_limits(n_entrances, has_http),
+                            admit, is_port ? tls : nullptr));
   return is_own ? check_answers(door) : Status();
 }
 
-Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, const Config& config,
-                                                      DaemonActions actions, const TlsKeys* tls) {
+Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, Sessions& sessions,
+                                                      const Config& config, DaemonActions actions,
+                                                      const TlsKeys* tls) {
   gpr_set_log_function(log_of_grpc);
   std::unique_ptr<GrpcServer> result(new GrpcServer);
-  result->impl_ = std::make_unique<Impl>(engine, config, std::move(actions), tls);
+  result->impl_ = std::make_unique<Impl>(engine, sessions, config, std::move(actions), tls);
   Impl& impl = *result->impl_;
   for (UserOptions& user : users_of(config))
     impl.callers.push_back(std::make_unique<Caller>(std::move(user)));
@@ -271,14 +275,7 @@ Status GrpcServer::door() const {
 void GrpcServer::start_drain() {
   impl_->each_server(
       [](grpc::Server& server) { server.GetHealthCheckService()->SetServingStatus(false); });
-  impl_->sessions.start_drain();
 }
-
-bool GrpcServer::wait_prompts(std::chrono::milliseconds timeout) {
-  return impl_->sessions.wait_prompts(timeout);
-}
-
-void GrpcServer::abort_streams(const Status& reason) { impl_->sessions.abort_all(reason); }
 
 void GrpcServer::shutdown(std::chrono::milliseconds flush) {
   // Wait here instead of in Shutdown(), which also waits for idle clients to read their GOAWAY.

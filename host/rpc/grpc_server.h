@@ -11,27 +11,23 @@
 #include "host/config/config.h"
 #include "host/rpc/daemon_actions.h"
 #include "host/rpc/tls.h"
+#include "host/serve/sessions.h"
 
 namespace specd::host {
 
 class GrpcServer {
  public:
-  // Serves `engine`, which outlives the server, on the sockets of `config`, which the caller has claimed. They
+  // Serves `engine` and `sessions`, which outlive the server, on the sockets of `config`, which the caller has claimed. They
   // are open to the user of the daemon, who has every right unless `users` lists it, to root likewise, and to
   // those users; its port to users with a certificate. `tls`: the keys where the port has some, and
   // outlives the server. `actions` may be called until shutdown(). Returns after calls of its own were answered.
-  static Result<std::unique_ptr<GrpcServer>> start(Engine& engine, const Config& config,
-                                                   DaemonActions actions,
+  static Result<std::unique_ptr<GrpcServer>> start(Engine& engine, Sessions& sessions,
+                                                   const Config& config, DaemonActions actions,
                                                    const TlsKeys* tls = nullptr);
   ~GrpcServer();
 
-  // [any] Health says NOT_SERVING and new prompts get UNAVAILABLE from now on. Prompts that wait
-  // are still rendered, and other calls are answered.
+  // [any] Health says NOT_SERVING from now on; calls are answered.
   void start_drain();
-  // [any] True when no prompt waits to be rendered or is being rendered; false at the timeout.
-  bool wait_prompts(std::chrono::milliseconds timeout);
-  // [any] Ends every running Generate with `reason`.
-  void abort_streams(const Status& reason);
   // Where it serves: "unix:/run/specd/specd.sock", "127.0.0.1:8443".
   std::vector<std::string> addresses() const;
   // [any] Not ok while new connections cannot be accepted.

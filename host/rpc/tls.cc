@@ -5,7 +5,6 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "core/base/json.h"
 #include "core/base/quote.h"
 #include "core/base/sha256.h"
+#include "host/base/file_owner.h"
 
 namespace specd::host {
 namespace {
@@ -47,25 +47,9 @@ Status wrong(const char* field, const std::string& path, const std::string& why)
   return {Code::kInvalidArgument, field, quote(path, 400) + ": " + why};
 }
 
-// Who can change such a file can be anybody, and who can read the key can be the server. The folders above are not
-// looked at.
-Status check_owner(const char* field, const std::string& path, bool is_secret) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return Status();  // reading it says why
-  if (info.st_uid != geteuid() && info.st_uid != 0)
-    return wrong(field, path,
-                 "it belongs to user " + std::to_string(info.st_uid) +
-                     "; expected a file of the user of specd, or of root");
-  const mode_t forbidden = S_IWGRP | S_IWOTH | (is_secret ? S_IROTH : 0);
-  if ((info.st_mode & forbidden) == 0) return Status();
-  return wrong(field, path,
-               std::string(is_secret ? "others may read or change it" : "others may change it") +
-                   "; take these rights away (chmod " + (is_secret ? "o-rw" : "o-w") + ",g-w " +
-                   quote(path, 400) + ")");
-}
-
 Result<std::string> read_pem(const char* field, const std::string& path, bool is_secret = false) {
-  SPECD_OK_OR_RETURN(check_owner(field, path, is_secret));
+  // Who can change such a file can be anybody, and who can read the key can be the server.
+  SPECD_OK_OR_RETURN(check_file_owner(path, is_secret).in_field(field));
   Result<std::string> text = read_text_file(path, kPemBytesMax);
   if (!text.ok()) return text.status().in_field(field);
   return text;

@@ -138,6 +138,7 @@ void Session::submitted_locked(Ticket ticket, const Request& request, bool retur
   if (muted_) return;
   SessionStart first{.request_id = std::move(ticket.id),
                      .route = sessions_.route_of(request),
+                     .n_prompt_tokens = static_cast<int32_t>(ticket.prompt_tokens.size()),
                      .sampling = ticket.sampling,
                      .prompt_tokens = {},
                      .prompt_text = std::move(ticket.prompt_text)};
@@ -195,7 +196,8 @@ void Session::take_locked(const Event& event) {
                     .tokens = event.tokens,
                     .text = event.text,
                     .logprobs = event.logprobs,
-                    .finish = is_complete(event.finish) ? event.finish : FinishReason::kNone});
+                    .finish = is_complete(event.finish) ? event.finish : FinishReason::kNone,
+                    .stop = event.stop});
   }
   // The texts of best_of come one after another when the last one has ended: no client could have
   // read them in between.

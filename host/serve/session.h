@@ -37,6 +37,7 @@ class Sessions;
 // SessionText, and one SessionFinish when the text is complete.
 struct SessionStart {
   std::string request_id, route;
+  int32_t n_prompt_tokens = 0;
   SamplingParams sampling;             // complete, the model's defaults included
   std::vector<int32_t> prompt_tokens;  // when asked for
   std::string prompt_text;             // when asked for
@@ -50,6 +51,7 @@ struct SessionText {
   std::string text;                           // whole characters; may lag behind the ids
   Logprobs logprobs;                          // of `tokens`, when asked for
   FinishReason finish = FinishReason::kNone;  // in the last one of a choice
+  int32_t stop = -1;  // with kStop: which of Request::stop it was; -1 = a token
 };
 struct SessionFinish {
   // kStop or kLength, of the choice that ended last; with best_of, of the last one sent.
@@ -76,7 +78,7 @@ struct SessionOptions {
   uint64_t client = 0;  // whose request it is: see Sessions::cancel()
   bool return_prompt_tokens = false;
   // How long the caller waits for the whole answer. Replaces a later deadline of the request.
-  std::optional<std::chrono::milliseconds> time_left;
+  std::optional<std::chrono::milliseconds> time_left = {};
 };
 
 class Session : public std::enable_shared_from_this<Session> {

@@ -4,7 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include "core/base/clock.h"
-#include "core/base/duration_histogram.h"
+#include "core/base/histogram.h"
 #include "core/request/sequence.h"
 
 namespace specd {

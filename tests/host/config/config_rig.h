@@ -73,7 +73,7 @@ inline OrderedJson every_key() {
     "tcp": {"listen": "0.0.0.0:8443",
             "tls": {"certificate": "s.pem", "key": "s.key", "client_ca": "c.pem"}},
     "users": [{"name": "4711", "rights": ["infer"], "requests_max": 3, "waiting_max": 2, "bytes_max": "1MiB"}],
-    "http": {"listen": "127.0.0.1:9090", "stall_seconds": 7},
+    "http": {"listen": "127.0.0.1:9090", "api_keys_file": "keys", "unknown_fields": "reject", "stall_seconds": 7},
     "log_level": "warn",
     "drain_seconds": 5,
     "state_directory": "run",

@@ -141,11 +141,11 @@ class Daemon {
   }
   // "127.0.0.1:PORT" that the daemon chose, as it logs it; "" before it does.
   std::string http_endpoint() const {
-    const std::string front = "metrics on http://";
+    const std::string front = "HTTP on http://";
     const std::string text = output();
     const size_t begin = text.find(front);
     if (begin == std::string::npos) return "";
-    const size_t end = text.find("/metrics", begin + front.size());
+    const size_t end = text.find('\n', begin + front.size());
     return text.substr(begin + front.size(), end - begin - front.size());
   }
   std::shared_ptr<grpc::Channel> channel() const {

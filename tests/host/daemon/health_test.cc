@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/base/failpoint.h"
+#include "tests/host/http/kept_reply.h"
 
 namespace specd::host {
 namespace {
@@ -36,12 +37,16 @@ TEST(Health, a_step_thread_that_stands_still_fails_liveness_by_name_until_it_goe
     ASSERT_TRUE(engine.ok()) << engine.status().text();
     Config config;
     config.socket_path = folder + "/s";
-    auto server = GrpcServer::start(*engine.value(), config, {});
+    Sessions sessions(*engine.value(), "off");
+    auto server = GrpcServer::start(*engine.value(), sessions, config, {});
     ASSERT_TRUE(server.ok()) << server.status().text();
     Health health(1);
     const auto get = [&](const std::string& path) {
       for (const HttpRoute& each : health.routes()) {
-        if (each.path == path) return each.handler({});
+        if (each.path != path) continue;
+        const auto reply = std::make_shared<KeptReply>();
+        each.handler({}, reply);
+        return reply->answered();
       }
       return HttpAnswer();
     };

@@ -56,6 +56,16 @@ class PrometheusText {
     const auto found = samples_.find({name, labels});
     return found == samples_.end() ? std::nan("") : found->second;
   }
+  // Whether a series of `name` carries labels of all these names.
+  bool has(const std::string& name, const std::set<std::string>& labels) const {
+    for (const auto& [key, value] : samples_) {
+      if (key.first != name) continue;
+      bool has_all = true;
+      for (const std::string& label : labels) has_all = has_all && key.second.contains(label);
+      if (has_all) return true;
+    }
+    return false;
+  }
   // The sum of all series of `name` that carry `labels`; NaN when there is none.
   double sum(const std::string& name, const Labels& labels = {}) const {
     double total = 0;
@@ -137,7 +147,10 @@ class PrometheusText {
     if (kKinds.count(kind) == 0) return fail("an unknown type");
     if (helps_.count(name) == 0) return fail("TYPE without HELP");
     const bool total = name.size() > 6 && name.compare(name.size() - 6, 6, "_total") == 0;
-    if (total != (kind == "counter")) return fail("_total is for counters, and for all of them");
+    // vLLM has a histogram of that name, and its dashboards look for it.
+    const bool is_theirs = name == "vllm:iteration_tokens_total";
+    if (total != (kind == "counter") && !is_theirs)
+      return fail("_total is for counters, and for all of them");
     if (!types_.emplace(name, kind).second) fail("TYPE twice");
   }
   void sample() {

@@ -2,11 +2,17 @@
 #include "host/http/http_server.h"
 
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <filesystem>
+#include <future>
+#include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -18,6 +24,13 @@ namespace specd::host {
 namespace {
 
 using std::chrono::milliseconds;
+
+HttpHandler at_once(std::function<HttpAnswer(const HttpRequest&)> make) {
+  return [make = std::move(make)](const HttpRequest& request,
+                                  const std::shared_ptr<HttpReply>& reply) {
+    reply->answer(make(request));
+  };
+}
 
 size_t descriptors() {
   size_t n = 0;
@@ -37,35 +50,69 @@ class HttpServerTest : public testing::Test {
     }
     EXPECT_EQ(descriptors(), descriptors_);
   }
-  void start(const HttpLimits& limits = {}) {
+  void start(const HttpLimits& limits = {}, HttpPolicy policy = {}) {
     const auto text = [this](const std::string& body) {
-      return [this, body](const HttpRequest&) -> HttpAnswer {
+      return at_once([this, body](const HttpRequest&) -> HttpAnswer {
         ++calls_;
         return {.body = body};
-      };
+      });
     };
     auto started = HttpServer::start(
         "127.0.0.1", 0,
         {{"GET", "/here", text("here\n")},
          {"GET", "/big", text(std::string(8 << 20, 'x'))},
-         {"GET", "/wait",
-          [this](const HttpRequest&) -> HttpAnswer {
+         {"GET", "/wait", at_once([this](const HttpRequest&) -> HttpAnswer {
             ++calls_;
             while (!open_) std::this_thread::sleep_for(milliseconds(1));
             return {.body = "waited\n"};
-          }},
+          })},
          {.method = "POST",
           .path = "/echo",
-          .handler = [this](const HttpRequest& request) -> HttpAnswer {
+          .handler = at_once([this](const HttpRequest& request) -> HttpAnswer {
             ++calls_;
             return {.body = request.method + " " + request.path + " " + request.body};
-          },
-          .body_bytes_max = kEchoBytesMax}},
-        limits);
+          }),
+          .body_bytes_max = kEchoBytesMax},
+         {"GET", "/things/{thing}/of/{owner}",
+          at_once([](const HttpRequest& request) -> HttpAnswer {
+            return {.body = std::string(request.parameter("thing")) + " of " +
+                            std::string(request.parameter("owner")) + ", " +
+                            std::string(request.header("x-note")),
+                    .headers = {{"x-answer", "yes"}}};
+          })},
+         {"GET", "/later",
+          [this](const HttpRequest&, std::shared_ptr<HttpReply> reply) {
+            reply->when_gone([this] { ++gone_; });
+            const std::lock_guard lock(mutex_);
+            replies_.push_back(std::move(reply));
+            changed_.notify_all();
+          }}},
+        limits, std::move(policy));
     ASSERT_TRUE(started.ok()) << started.status().text();
     server_ = std::move(started).value();
   }
   std::string endpoint() const { return server_->endpoint(); }
+  // The reply to the next request for /later.
+  std::shared_ptr<HttpReply> next_reply() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(
+        changed_.wait_for(lock, std::chrono::seconds(60), [this] { return !replies_.empty(); }));
+    auto reply = std::move(replies_.front());
+    replies_.pop_front();
+    return reply;
+  }
+  // Writes a part and waits for what becomes of it.
+  static bool write(HttpReply& reply, const std::string& part) {
+    auto done = std::make_shared<std::promise<bool>>();
+    auto is_sent = done->get_future();
+    reply.write(part, [done](bool ok) { done->set_value(ok); });
+    EXPECT_EQ(is_sent.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+    return is_sent.get();
+  }
+  bool eventually_gone(int n) {
+    for (int i = 0; i < 6000 && gone_ < n; ++i) std::this_thread::sleep_for(milliseconds(10));
+    return gone_ == n;
+  }
   // Once the connections before have ended.
   void expect_served() {
     std::string answer;
@@ -89,10 +136,16 @@ class HttpServerTest : public testing::Test {
   std::unique_ptr<HttpServer> server_;
   std::atomic<int> calls_{0};
   std::atomic<bool> open_{false};  // lets /wait answer
+  std::atomic<int> gone_{0};       // clients of /later that went before the end
 
  private:
   size_t descriptors_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<HttpReply>> replies_;
 };
+
+constexpr char kAskLater[] = "GET /later HTTP/1.1\r\nHost: a\r\n\r\n";
 
 TEST_F(HttpServerTest, get_and_head_are_answered_on_one_connection) {
   start();
@@ -368,7 +421,8 @@ TEST_F(HttpServerTest, a_body_beyond_the_limit_of_its_route_is_refused) {
 
 TEST_F(HttpServerTest, what_can_be_asked_for_is_named) {
   start();
-  EXPECT_EQ(http_body(http_get(endpoint(), "/nowhere")), "expected /here, /big, /wait or /echo\n");
+  EXPECT_EQ(http_body(http_get(endpoint(), "/nowhere")),
+            "expected /here, /big, /wait, /echo, /things/{thing}/of/{owner} or /later\n");
   const std::string answer = http_get(endpoint(), "/echo");
   EXPECT_EQ(answer.substr(0, 12), "HTTP/1.1 405") << answer;
   EXPECT_NE(answer.find("Allow: POST\r\n"), std::string::npos) << answer;
@@ -436,6 +490,245 @@ TEST_F(HttpServerTest, many_clients_on_many_threads_get_the_answers_to_their_own
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(calls_, 8 * 50 * 2);
+}
+
+TEST_F(HttpServerTest, segments_of_a_path_and_headers_reach_the_handler_decoded) {
+  start();
+  RawClient client(endpoint());
+  ASSERT_TRUE(
+      client.send("GET /things/a%20b%2fc/of/%4 HTTP/1.1\r\nHost: a\r\nX-NOTE: here\r\n\r\n"));
+  const std::string answer = client.read_answer();
+  EXPECT_EQ(http_body(answer), "a b/c of %4, here");
+  EXPECT_NE(answer.find("x-answer: yes\r\n"), std::string::npos) << answer;
+  for (const char* path : {"/things//of/x", "/things/a/of/", "/things/a/of", "/things/a/of/b/c"})
+    EXPECT_NE(http_get(endpoint(), path).find("404"), std::string::npos) << path;
+}
+
+TEST_F(HttpServerTest, an_answer_in_parts_arrives_part_by_part_and_the_connection_serves_on) {
+  start();
+  RawClient client(endpoint());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(client.send(kAskLater));
+    const auto reply = next_reply();
+    reply->start({.content_type = "text/event-stream", .headers = {{"x-id", "7"}}}, "");
+    const std::string head = client.read_until("\r\n\r\n");
+    EXPECT_EQ(head.substr(0, 15), "HTTP/1.1 200 OK") << head;
+    EXPECT_NE(head.find("Content-Type: text/event-stream\r\n"), std::string::npos) << head;
+    EXPECT_NE(head.find("Transfer-Encoding: chunked\r\n"), std::string::npos) << head;
+    EXPECT_NE(head.find("x-id: 7\r\n"), std::string::npos) << head;
+    EXPECT_EQ(head.find("Content-Length"), std::string::npos) << head;
+    EXPECT_TRUE(write(*reply, "data: one\n\n"));
+    EXPECT_EQ(client.read_until("\n\n\r\n"), "b\r\ndata: one\n\n\r\n");
+    EXPECT_TRUE(write(*reply, std::string(300, 'x')));
+    EXPECT_EQ(client.read_until("x\r\n"), "12c\r\n" + std::string(300, 'x') + "\r\n");
+    reply->finish();
+    EXPECT_EQ(client.read_until("0\r\n\r\n"), "0\r\n\r\n");
+  }
+  EXPECT_EQ(gone_, 0);
+}
+
+TEST_F(HttpServerTest, an_old_client_gets_the_parts_up_to_the_end_of_the_connection) {
+  start();
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send("GET /later HTTP/1.0\r\n\r\n"));
+  const auto reply = next_reply();
+  reply->start({}, "");
+  EXPECT_TRUE(write(*reply, "one,"));
+  EXPECT_TRUE(write(*reply, "two"));
+  reply->finish();
+  EXPECT_EQ(http_body(client.read_all()), "one,two");
+  EXPECT_TRUE(client.ended());
+}
+
+TEST_F(HttpServerTest, an_answer_may_come_later_and_requests_behind_it_wait) {
+  start();
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send(std::string(kAskLater) + "GET /here HTTP/1.1\r\nHost: a\r\n\r\n"));
+  const auto reply = next_reply();
+  EXPECT_EQ(client.read_all(milliseconds(50)), "");
+  reply->answer({.body = "late\n"});
+  const std::string answers = client.read_until("here\n");
+  EXPECT_NE(answers.find("late\nHTTP/1.1 200 OK"), std::string::npos) << answers;
+  reply->answer({.body = "twice"});  // it is answered
+  EXPECT_EQ(client.read_all(milliseconds(50)), "");
+  EXPECT_EQ(gone_, 0);
+}
+
+TEST_F(HttpServerTest, a_handler_is_told_when_its_client_goes) {
+  start();
+  for (const bool has_begun : {false, true}) {
+    gone_ = 0;
+    auto client = std::make_unique<RawClient>(endpoint());
+    ASSERT_TRUE(client->send(kAskLater));
+    const auto reply = next_reply();
+    if (has_begun) {
+      reply->start({}, "");
+      EXPECT_TRUE(write(*reply, "one"));
+    }
+    client.reset();
+    EXPECT_TRUE(eventually_gone(1));
+    EXPECT_FALSE(write(*reply, "two"));
+    std::promise<void> late;
+    reply->when_gone([&late] { late.set_value(); });
+    EXPECT_EQ(late.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+    reply->finish();
+    reply->answer({});
+  }
+}
+
+TEST_F(HttpServerTest, a_client_that_closes_its_sending_side_is_gone) {
+  start();
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send(kAskLater));
+  const auto reply = next_reply();
+  client.finish();
+  EXPECT_TRUE(eventually_gone(1));
+  EXPECT_EQ(client.read_all(), "");
+}
+
+TEST_F(HttpServerTest, a_request_that_nobody_answers_ends_its_connection) {
+  start();
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send(kAskLater));
+  next_reply().reset();
+  EXPECT_EQ(client.read_all(), "");
+  EXPECT_TRUE(client.ended());
+}
+
+TEST_F(HttpServerTest, a_stream_that_says_nothing_sends_its_idle_text) {
+  start({.idle_text_after = milliseconds(100)});
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send(kAskLater));
+  const auto reply = next_reply();
+  reply->start({}, ": ping\n\n");
+  client.read_until("\r\n\r\n");
+  EXPECT_EQ(client.read_until("8\r\n: ping\n\n\r\n8\r\n: ping\n\n\r\n"),
+            "8\r\n: ping\n\n\r\n8\r\n: ping\n\n\r\n");
+  EXPECT_TRUE(write(*reply, "one"));
+  reply->finish();
+  const std::string rest = client.read_until("0\r\n\r\n");
+  EXPECT_NE(rest.find("3\r\none\r\n"), std::string::npos) << rest;
+  EXPECT_EQ(client.read_all(milliseconds(300)), "") << "after its end";
+}
+
+TEST_F(HttpServerTest, who_does_not_read_the_parts_is_cut_at_the_limit) {
+  start({.time_limit = milliseconds(300)});
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send(kAskLater));
+  const auto reply = next_reply();
+  reply->start({}, "");
+  std::this_thread::sleep_for(milliseconds(500));  // the handler's own time has no limit
+  int parts = 0;
+  while (write(*reply, std::string(1 << 20, 'x')) && parts < 100) ++parts;
+  EXPECT_LT(parts, 100);
+  EXPECT_TRUE(eventually_gone(1));
+}
+
+TEST_F(HttpServerTest, parts_of_many_writers_stay_whole) {
+  start({.threads = 3});
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send(kAskLater));
+  const auto reply = next_reply();
+  reply->start({}, "");
+  std::vector<std::thread> writers;
+  for (const char c : {'a', 'b', 'c', 'd'})
+    writers.emplace_back([&reply, c] {
+      for (int i = 0; i < 200; ++i) EXPECT_TRUE(write(*reply, std::string(16, c)));
+    });
+  for (std::thread& writer : writers) writer.join();
+  reply->finish();
+  const std::string body = http_body(client.read_until("0\r\n\r\n"));
+  ASSERT_EQ(body.size(), 800 * 22u + 5);
+  for (size_t i = 0; i + 5 < body.size(); i += 22)
+    EXPECT_EQ(body.substr(i, 22), "10\r\n" + std::string(16, body[i + 4]) + "\r\n");
+}
+
+TEST_F(HttpServerTest, what_the_policy_does_not_admit_is_answered_before_its_body_is_sent) {
+  start({}, {.admit = [](const HttpRequest& request) -> std::optional<HttpRefusal> {
+               if (request.header("authorization") == "Bearer k" || request.path == "/here")
+                 return std::nullopt;
+               return HttpRefusal{401, "no " + request.path};
+             },
+             .refuse =
+                 [](const std::string& path, const HttpRefusal& why) {
+                   return HttpAnswer{.status = why.status,
+                                     .body = "<" + path + ": " + why.text + ">"};
+                 }});
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send("GET /big HTTP/1.1\r\nHost: a\r\n\r\n"));
+  EXPECT_EQ(http_body(client.read_answer()), "</big: no /big>");
+  ASSERT_TRUE(
+      client.send("POST /echo HTTP/1.1\r\nContent-Length: 5\r\n"
+                  "Authorization: Bearer k\r\n\r\nhello"));
+  EXPECT_EQ(http_body(client.read_answer()), "POST /echo hello");
+  ASSERT_TRUE(
+      client.send("POST /echo HTTP/1.1\r\nContent-Length: 5\r\n"
+                  "Expect: 100-continue\r\n\r\n"));
+  EXPECT_EQ(client.read_all().substr(0, 12), "HTTP/1.1 401");
+  EXPECT_EQ(http_body(http_get(endpoint(), "/nowhere")).substr(0, 20), "</nowhere: expected ");
+  EXPECT_EQ(calls_, 1);
+}
+
+TEST_F(HttpServerTest, a_compressed_body_is_refused) {
+  start();
+  EXPECT_EQ(refused("POST /echo HTTP/1.1\r\nContent-Length: 5\r\nContent-Encoding: gzip\r\n\r\n"),
+            "HTTP/1.1 415");
+  RawClient client(endpoint());
+  ASSERT_TRUE(
+      client.send("POST /echo HTTP/1.1\r\nContent-Length: 2\r\n"
+                  "Content-Encoding: identity\r\n\r\nhi"));
+  EXPECT_EQ(http_body(client.read_answer()), "POST /echo hi");
+}
+
+TEST_F(HttpServerTest, a_server_that_stops_lets_its_clients_read_their_answers) {
+  start();
+  RawClient idle(endpoint()), waiting(endpoint()), late(endpoint());
+  for (RawClient* each : {&waiting, &late}) ASSERT_TRUE(each->send(kAskLater));
+  auto first = next_reply(), second = next_reply();
+  std::thread stop([this] { server_->stop(milliseconds(700)); });
+  EXPECT_EQ(idle.read_all(), "");
+  EXPECT_TRUE(idle.ended());
+  first->answer({.body = "in time\n"});
+  std::string answers = waiting.read_all(milliseconds(100)) + late.read_all(milliseconds(100));
+  EXPECT_EQ(http_body(answers), "in time\n");
+  stop.join();
+  EXPECT_EQ(gone_, 0);
+  // The other is gone when the server is.
+  std::thread destroy([this] { server_.reset(); });
+  EXPECT_TRUE(eventually_gone(1));
+  first.reset();
+  second.reset();
+  destroy.join();
+}
+
+TEST_F(HttpServerTest, one_address_gets_its_share_of_the_connections) {
+  ifaddrs* all = nullptr;
+  ASSERT_EQ(getifaddrs(&all), 0);
+  std::string address;
+  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    const auto ip = reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr;
+    if ((ntohl(ip.s_addr) >> 24) != 127) address = inet_ntoa(ip);
+  }
+  freeifaddrs(all);
+  if (address.empty()) GTEST_SKIP() << "this machine has loopback addresses only";
+  auto started = HttpServer::start(
+      address, 0,
+      {{"GET", "/here", at_once([](const HttpRequest&) { return HttpAnswer{.body = "here\n"}; })}},
+      {.connections_max = 8, .of_address_max = 3});
+  ASSERT_TRUE(started.ok()) << started.status().text();
+  const std::string at = started.value()->endpoint();
+  std::vector<RawClient> crowd;
+  for (int i = 0; i < 3; ++i) {
+    crowd.emplace_back(at);
+    ASSERT_TRUE(crowd.back().send("GET /here HTTP/1.1\r\nHost: a\r\n\r\n"));
+    EXPECT_EQ(http_body(crowd.back().read_answer()), "here\n");
+  }
+  EXPECT_EQ(http_get(at, "/here").substr(0, 12), "HTTP/1.1 503");
+  crowd.pop_back();
+  std::string answer;
+  for (int i = 0; i < 500 && http_body(answer) != "here\n"; ++i) answer = http_get(at, "/here");
+  EXPECT_EQ(http_body(answer), "here\n");
 }
 
 }  // namespace

@@ -60,6 +60,8 @@ class RawClient {
     }
     return all;
   }
+  // Sends nothing more, and reads on.
+  void finish() { shutdown(fd_, SHUT_WR); }
   bool ended() const { return ended_; }  // the other side closed, as far as was read
 
  private:

@@ -1,4 +1,4 @@
-#include "core/base/duration_histogram.h"
+#include "core/base/histogram.h"
 
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@ namespace {
 TEST(DurationHistogram, counts_what_a_sorted_list_counts) {
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> exponent(3, 13);  // 1 us to 10000 s
-  std::vector<uint64_t> all(DurationHistogram::kBoundsNs.begin(),
-                            DurationHistogram::kBoundsNs.end());  // a bound is in its own bucket
-  for (const uint64_t bound : DurationHistogram::kBoundsNs) all.push_back(bound + 1);
+  std::vector<uint64_t> all(DurationHistogram::kBounds.begin(),
+                            DurationHistogram::kBounds.end());  // a bound is in its own bucket
+  for (const uint64_t bound : DurationHistogram::kBounds) all.push_back(bound + 1);
   for (int i = 0; i < 5000; ++i)
     all.push_back(static_cast<uint64_t>(std::pow(10, exponent(random))));
   DurationHistogram histogram;
@@ -62,7 +62,7 @@ TEST(DurationHistogram, a_reader_beside_the_writer_never_sees_counts_go_down) {
     for (uint64_t i = 0; i < 200'000; ++i) histogram.record(i * 1000);
     done = true;
   });
-  std::vector<uint64_t> last(DurationHistogram::kBoundsNs.size() + 1, 0);
+  std::vector<uint64_t> last(DurationHistogram::kBounds.size() + 1, 0);
   while (!done) {
     const MetricSeries now = histogram.read();
     for (size_t i = 0; i < last.size(); ++i) ASSERT_GE(now.counts[i], last[i]);
@@ -72,6 +72,21 @@ TEST(DurationHistogram, a_reader_beside_the_writer_never_sees_counts_go_down) {
   uint64_t total = 0;
   for (const uint64_t n : histogram.read().counts) total += n;
   EXPECT_EQ(total, 200'000u);
+}
+
+TEST(TokenHistogram, counts_tokens_as_they_are) {
+  TokenHistogram histogram;
+  for (const uint64_t n : {0, 1, 2, 3, 1'000'000, 1'000'001}) histogram.record(n);
+  const std::vector<double> bounds = TokenHistogram::bounds();
+  EXPECT_EQ(std::vector<double>(bounds.begin(), bounds.begin() + 4),
+            (std::vector<double>{1, 2, 5, 10}));
+  EXPECT_EQ(bounds.back(), 1e6);
+  const MetricSeries series = histogram.read();
+  EXPECT_EQ(std::vector<uint64_t>(series.counts.begin(), series.counts.begin() + 3),
+            (std::vector<uint64_t>{2, 1, 1}));
+  EXPECT_EQ(series.counts[bounds.size() - 1], 1u);
+  EXPECT_EQ(series.counts.back(), 1u);
+  EXPECT_EQ(series.sum, 2'000'007);
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+// Who may use the API of the HTTP port. Metrics and probes are for everybody who reaches it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/sha256.h"
+#include "core/base/status.h"
+#include "host/http/http_message.h"
+
+namespace specd::host {
+
+class HttpDoor {
+ public:
+  // `address`: what the port listens on; the API is for loopback addresses alone. keys_file: has a key on each line, of
+  // 16 to 256 printable characters; empty lines and those that begin with '#' say nothing; other users must not be able to
+  // read it. Empty = no key is needed. kInvalidArgument and others that name the file and the line.
+  static Result<HttpDoor> open(const std::string& address, const std::string& keys_file);
+
+  // Why a request may not use the API: 401 without a key (Authorization: Bearer KEY), 403 from a page of another site,
+  // by another name of this machine where no key is needed, or through an address where there is no API.
+  std::optional<HttpRefusal> refuse(const HttpRequest& request) const;
+
+ private:
+  bool knows(std::string_view key) const;
+
+  bool is_loopback_ = false;
+  std::vector<Sha256Digest> keys_;
+};
+
+}  // namespace specd::host

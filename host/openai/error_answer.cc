@@ -1,0 +1,97 @@
+#include "host/openai/error_answer.h"
+
+#include "core/base/json.h"
+
+namespace specd::host {
+namespace {
+
+constexpr char kJsonType[] = "application/json";
+constexpr char kRetrySeconds[] = "1";
+
+// What a client can do about it.
+unsigned http_status(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return 200;
+    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:
+    case Code::kUnsupported:
+    case Code::kDataLoss:
+      return 400;
+    case Code::kPermissionDenied:
+      return 401;
+    case Code::kNotFound:
+      // Of other fields than the model it is a wrong value, and 404 would say that the path is.
+      return status.field().empty() || status.field() == "model" ? 404 : 400;
+    case Code::kExhausted:
+      return 429;
+    case Code::kCancelled:
+      return 409;
+    case Code::kDeadlineExceeded:
+      return 504;
+    case Code::kUnavailable:
+      return 503;
+    case Code::kInternal:
+      return 500;
+  }
+  return 500;
+}
+
+struct Words {
+  const char* type;
+  const char* code;  // null = none
+};
+
+Words words_of(unsigned status) {
+  switch (status) {
+    case 401:
+      return {"authentication_error", "invalid_api_key"};
+    case 403:
+      return {"permission_error", nullptr};
+    case 404:
+      return {"not_found_error", nullptr};
+    case 429:
+      return {"rate_limit_error", "rate_limit_exceeded"};
+    default:
+      return {status >= 500 ? "server_error" : "invalid_request_error", nullptr};
+  }
+}
+
+std::string object_of(unsigned status, const std::string& message, const std::string& field) {
+  const Words words = words_of(status);
+  nlohmann::ordered_json error;
+  error["message"] = message;
+  error["type"] = words.type;
+  error["param"] = field.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(field);
+  error["code"] =
+      words.code == nullptr ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(words.code);
+  if (status == 404 && field == "model") error["code"] = "model_not_found";
+  nlohmann::ordered_json out;
+  out["error"] = std::move(error);
+  return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+HttpAnswer answer_of(unsigned status, std::string body) {
+  HttpAnswer answer{.status = status, .content_type = kJsonType, .body = std::move(body)};
+  if (status == 429 || status == 503) answer.headers.emplace_back("Retry-After", kRetrySeconds);
+  // An operator has ended it.
+  if (status == 409) answer.headers.emplace_back("x-should-retry", "false");
+  if (status == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return answer;
+}
+
+}  // namespace
+
+std::string error_json(const Status& status) {
+  return object_of(http_status(status), status.text(), status.field());
+}
+
+HttpAnswer error_answer(const Status& status) {
+  return answer_of(http_status(status), error_json(status));
+}
+
+HttpAnswer refusal_answer(const HttpRefusal& why) {
+  return answer_of(why.status, object_of(why.status, why.text, ""));
+}
+
+}  // namespace specd::host
