@@ -187,5 +187,45 @@ TEST_F(Features, a_least_length_above_the_greatest_and_a_token_biased_twice_are_
   EXPECT_EQ(twice.status().field(), "logit_bias[7]");
 }
 
+TEST_F(Features, a_text_may_fill_what_context_and_cache_leave_it) {
+  EngineOptions o = options();
+  o.model.kv_bytes_max = 0;
+  o.model.kv_pages = 9;  // less than the context
+  start(o);
+  const int32_t room = engine_->model().kv_pages_total * engine_->model().page_tokens;
+  Request r = request(prompts()[2], "off", 0);
+  r.fills_context = true;
+  const Outcome outcome = run(r);
+  EXPECT_EQ(outcome.finish, FinishReason::kLength) << outcome.error.text();
+  EXPECT_EQ(outcome.usage.prompt_tokens + outcome.usage.completion_tokens, room);
+  r.min_tokens = room;
+  const auto refused = engine_->submit(r, [](const Event&) {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().field(), "min_tokens");
+  r.min_tokens = 0;
+  r.prompt = long_prompt();
+  EXPECT_EQ(engine_->submit(r, [](const Event&) {}).status().field(), "prompt");
+}
+
+TEST_F(Features, what_became_of_drafts_is_recorded_when_asked_for) {
+  EngineOptions o = options();
+  o.routes = {route("lookup", plugin("specd.drafter.prompt_lookup"), 5)};
+  start(o);
+  Request r = request(prompts()[0], "lookup", 40);
+  EXPECT_TRUE(run(r).usage.drafts.empty());
+  r.records_drafts = true;
+  const Usage usage = run(r).usage;
+  EXPECT_FALSE(usage.drafts.empty());
+  int64_t drafted = 0, accepted = 0;
+  for (const StepDrafts& each : usage.drafts) {
+    EXPECT_GT(each.drafted, 0);
+    EXPECT_LE(each.accepted, each.drafted);
+    drafted += each.drafted;
+    accepted += each.accepted;
+  }
+  EXPECT_EQ(drafted, usage.draft_tokens);
+  EXPECT_EQ(accepted, usage.accepted_tokens);
+}
+
 }  // namespace
 }  // namespace specd

@@ -70,5 +70,13 @@ TEST(StopStrings, what_is_held_back_comes_at_the_end) {
   EXPECT_EQ(rule.flush(), "sto");
 }
 
+TEST(StopStrings, the_one_that_was_found_is_named) {
+  StopStrings rule({"never", "ab", "b", "cab"});
+  EXPECT_EQ(rule.which(), -1);
+  EXPECT_EQ(rule.push("xa"), "x");
+  EXPECT_EQ(rule.push("b"), "");
+  EXPECT_EQ(rule.which(), 1) << "the longest of those that end together";
+}
+
 }  // namespace
 }  // namespace specd
