@@ -17,7 +17,7 @@
 
 namespace specd::host {
 
-enum class UnknownFields { kTell, kReject };
+enum class UnknownFields { kReport, kReject };
 
 // Where the HTTP API, metrics and probes are served.
 struct HttpOptions {
@@ -26,7 +26,7 @@ struct HttpOptions {
   uint32_t stall_seconds = 60;  // a step that takes longer makes /health/live fail
   std::string
       api_keys_file;  // absolute; empty = no keys, and the API is for loopback addresses alone
-  UnknownFields unknown_fields = UnknownFields::kTell;  // in bodies of requests
+  UnknownFields unknown_fields = UnknownFields::kReport;  // in bodies of requests
 
   bool operator==(const HttpOptions&) const = default;
 };

@@ -246,7 +246,7 @@ const Choices<LogLevel> kLogLevels{{"debug", LogLevel::kDebug},
                                    {"warn", LogLevel::kWarn},
                                    {"error", LogLevel::kError},
                                    {"off", LogLevel::kOff}};
-const Choices<UnknownFields> kUnknownFields{{"tell", UnknownFields::kTell},
+const Choices<UnknownFields> kUnknownFields{{"report", UnknownFields::kReport},
                                             {"reject", UnknownFields::kReject}};
 const Choices<std::string> kIsas{
     {"auto", ""}, {"scalar", "scalar"}, {"avx2", "avx2"}, {"avx512", "avx512"}};
@@ -367,16 +367,19 @@ Key keys_of_http(HttpOptions& http) {
   Key listen =
       address(http, read_http_listen,
               "a literal address (`127.0.0.1:8000`, `'[::1]:8000'`), no wildcard; port 0 = a free "
-              "one, logged; another than a loopback address serves metrics and probes alone");
+              "one, logged. The API needs a loopback address; any other serves only metrics, "
+              "probes and `/version`");
   return section(
              "http", "the API of OpenAI and vLLM, `/metrics` and probes", std::move(listen),
              value("api_keys_file", Type::kPath, http.api_keys_file,
-                   "a file with a key on each line, of which requests to the API need one "
-                   "(`Authorization: Bearer KEY`); only the user of specd and a group may read it")
-                 .absent("none is needed"),
+                   "a file with one key per line (16 to 256 characters; lines that begin with `#` "
+                   "are comments); API requests then need `Authorization: Bearer KEY`; only the "
+                   "user of specd and a group may read it; read at the start only")
+                 .absent("no key needed"),
              choice("unknown_fields", http.unknown_fields, kUnknownFields,
-                    "what becomes of a request with fields that specd does not know: `tell`, "
-                    "they are ignored and `x-specd-ignored-fields` names them; `reject`"),
+                    "what becomes of a request with fields that specd does not know: `report`, "
+                    "they are ignored, and the response header `x-specd-ignored-fields` lists "
+                    "them; `reject`, 400"),
              integer("stall_seconds", http.stall_seconds, 1, kStallSecondsMax,
                      "a step that takes longer makes `/health/live` fail"))
       .absent("no listener");

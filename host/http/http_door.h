@@ -1,4 +1,4 @@
-// Who may use the API of the HTTP port. Metrics and probes are for everybody who reaches it.
+// Who may use the API of the HTTP port. Metrics, probes and /version are for everybody who reaches it.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,9 @@ class HttpDoor {
   // read it. Empty = no key is needed. kInvalidArgument and others that name the file and the line.
   static Result<HttpDoor> open(const std::string& address, const std::string& keys_file);
 
-  // Why a request may not use the API: 401 without a key (Authorization: Bearer KEY), 403 from a page of another site,
-  // by another name of this machine where no key is needed, or through an address where there is no API.
+  // [any] Nothing when the request may go on. 401: no key, or none of the file (Authorization: Bearer KEY). 403: `Origin`
+  // is another site; or without keys `Host` is neither localhost nor a loopback address, as after DNS rebinding; or
+  // the port is not on a loopback address.
   std::optional<HttpRefusal> refuse(const HttpRequest& request) const;
 
  private:

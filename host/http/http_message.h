@@ -38,8 +38,9 @@ struct HttpRefusal {
   std::string text;  // one line
 };
 
-// The answer to one request: answer() once, or start(), any number of write(), and finish(). [any] Each throws
-// std::bad_alloc when there is no memory, and then has done nothing. Does nothing once the client is gone.
+// The answer to one request. [any] Either answer() or answer_later(), once; or start(), then write() any number of times, in
+// order and without waiting for `done`, then finish(). A reply that is released without an answer closes the connection. A call
+// that throws std::bad_alloc has done nothing. Once the client is gone, calls do nothing but call `done(false)` or `gone`.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;
@@ -57,8 +58,8 @@ class HttpReply {
   virtual void when_gone(std::function<void()> gone) = 0;
 };
 
-// [server threads] May be called on all of them at once, must not throw but std::bad_alloc, and answers on any
-// thread, now or later. One that takes long here blocks its thread.
+// [server threads] Several calls run at once. Throws nothing but std::bad_alloc, after which the connection is
+// closed. Answers through the reply, on any thread, before or after it returns. One that takes long blocks its thread.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
 
 struct HttpRoute {

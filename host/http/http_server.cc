@@ -815,10 +815,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
   return server;
 }
 
-void HttpServer::stop(std::chrono::milliseconds flush) {
+void HttpServer::stop(std::chrono::milliseconds limit) {
   if (impl_->is_stopping.exchange(true)) return;
   for (const auto& connection : impl_->shared.places.all()) connection->retire();
-  impl_->shared.places.wait_empty(flush);
+  impl_->shared.places.wait_empty(limit);
 }
 
 HttpServer::~HttpServer() {

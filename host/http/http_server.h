@@ -3,11 +3,10 @@
 //
 //   HttpServer::start("127.0.0.1", 9090, {{"GET", "/metrics", answer_metrics}});
 //
-// A request that is not accepted gets an error answer: 400 not HTTP, 404 an unknown path, 405
-// another method, 413 a body larger than the route takes, 415 a compressed one, 431 headers of more
-// than 8 KiB, 503 one connection too many, and what HttpPolicy says. The connection then closes, except
-// after a 404 or a refusal by HttpPolicy of a request without a body. So it does when a client sends
-// more than 16 KiB behind a request that is being answered.
+// Errors that the server answers itself: 400 malformed HTTP; 404 an unknown path; 405 another method; 413 a body
+// larger than the route takes; 415 a compressed body; 431 headers of more than 8 KiB; 503 too many connections; and
+// the status of HttpPolicy. Then it closes the connection, except after a 404 or a refusal by HttpPolicy of a request
+// without a body. A client that sends more than 16 KiB while its request is being answered is disconnected, too.
 // When all connections are in use, a new one takes the place of the one that has waited longest for
 // its client, which has not sent a whole request or not read the answer; it gets 503 only when
 // handlers run for all others, or when its own address has as many as it may have.
@@ -40,28 +39,29 @@ struct HttpLimits {
   std::chrono::milliseconds idle_text_after{15'000};
 };
 
-// How requests are refused, before a handler. [server threads]
+// How requests are refused before a handler gets them. Both are called on several server threads at once.
 struct HttpPolicy {
-  // Asked with the head of a request that fits a route, before its body is read: nothing = it is
-  // admitted. Empty = every request is.
+  // Asked with the head of a request that fits a route, before its body is read: nothing = it is admitted. Empty =
+  // every request is.
   std::function<std::optional<HttpRefusal>(const HttpRequest&)> admit;
-  // The answer to a request that is not accepted, in the words of the clients of its path, which is
-  // empty where it is not known. Empty = the text as it is.
+  // Makes the answer to a request that `admit` or the server refuses, such as JSON for the paths of an API. `path` is
+  // empty where the request could not be read. Empty = the text as it is.
   std::function<HttpAnswer(const std::string& path, const HttpRefusal&)> refuse;
 };
 
 class HttpServer {
  public:
   // Listens on a literal IPv4 or IPv6 address; port 0 = one that is free. kUnavailable naming the
-  // address when that fails. Handlers are called until stop() returns.
+  // address when that fails. Calls handlers until stop().
   static Result<std::unique_ptr<HttpServer>> start(const std::string& address, uint16_t port,
                                                    std::vector<HttpRoute> routes,
                                                    const HttpLimits& limits = {},
                                                    HttpPolicy policy = {});
-  // [control] Accepts nothing more, closes the connections that wait for a request, and gives the others
-  // so long to read their answers.
-  void stop(std::chrono::milliseconds flush);
-  // Closes every connection, waits until every HttpReply is released, and joins the threads.
+  // [control] Accepts nothing more, closes the connections that wait for a request, and waits so long for the others'
+  // clients to read their answers. A second call does nothing.
+  void stop(std::chrono::milliseconds limit);
+  // Closes every connection, and blocks until every HttpReply is released: whoever has one must let it go without
+  // waiting for this thread.
   ~HttpServer();
 
   // "127.0.0.1:9090", with the port that was taken.

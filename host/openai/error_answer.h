@@ -1,6 +1,6 @@
-// Errors as OpenAI's clients read them: {"error": {"message", "type", "param", "code"}}. They raise an exception by
-// the status, and repeat a request after 408, 409, 429 and every 5xx (openai-python, _base_client.py). So a caller's
-// mistake is never a 5xx.
+// Errors as OpenAI's clients read them: {"error": {"message", "type", "param", "code"}}. Clients raise an exception by
+// the status, and repeat a request after 408, 409, 429 and every 5xx unless `x-should-retry` is false
+// (openai-python, _base_client.py). So a caller's mistake is never one of these.
 #pragma once
 
 #include <string>

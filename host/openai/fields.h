@@ -20,7 +20,7 @@ namespace specd::host {
 
 class Fields {
  public:
-  // `object` outlives it. `path` is put before the names of fields: "speculative".
+  // `object` must outlive this. `path` is put before the names of fields: "speculative".
   explicit Fields(const Json& object, std::string path = "");
 
   std::optional<bool> boolean(const char* name);
@@ -30,11 +30,12 @@ class Fields {
   std::optional<std::string> text(const char* name);
   // Any value but null; nullptr when it is absent.
   const Json* value(const char* name);
-  // Known, and without a meaning here.
+  // Accepted without effect: not in unknown().
   void ignore(std::initializer_list<const char*> names);
   // Refused unless they ask for nothing: null, false, or an empty text, array or object.
   void refuse(std::initializer_list<const char*> names, const char* why);
 
+  // Sets status(), unless it is an error already.
   void fail(const std::string& name, const std::string& text);
   const Status& status() const { return status_; }
   std::vector<std::string> unknown() const;

@@ -25,7 +25,8 @@ class OpenAiFront {
 
   explicit OpenAiFront(Options options) : options_(std::move(options)) {}
 
-  // Call when the engine is ready; both outlive the HTTP server. Every answer before is 503.
+  // [control] Once, when the engine is ready, while the server may already call: until then every
+  // route but /version answers 503. `engine` and `sessions` must outlive the HTTP server.
   void loaded(Engine& engine, Sessions& sessions);
 
   // [any thread, each]

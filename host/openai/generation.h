@@ -3,8 +3,8 @@
 //   sessions ──outputs──> texts of the prompts ──GenerationReply──> HttpReply
 //                          [thread of Sessions]                     whole, or an event for each output
 //
-// When a prompt is refused or fails, so does the call, and the others are cancelled. So they are when the client goes.
-// A stream begins when all prompts are accepted: until then a refusal is a status, later it is an event.
+// If one prompt is refused or fails, the call fails and the others are cancelled; so they are when the client disconnects.
+// A stream's head is sent when all prompts are accepted: an error before that is a status, later an event.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,8 @@ struct GenerationCall {
   HttpFields headers;  // of the answer
 };
 
-// [server threads] Answers `reply` now or later. `engine` and `sessions` outlive the answer.
+// [server threads] Answers `reply` now or later. Throws std::bad_alloc only while no session is open. `engine` and
+// `sessions` must outlive the reply.
 void start_generation(Engine& engine, Sessions& sessions, GenerationCall call,
                       std::shared_ptr<HttpReply> reply);
 

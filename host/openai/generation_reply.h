@@ -19,7 +19,7 @@ struct ChoiceText {
   std::vector<int32_t> tokens;
   Logprobs logprobs;
   FinishReason finish = FinishReason::kNone;
-  int32_t stop = -1;
+  int32_t stop = -1;        // index in Request::stop of the string that ended it; -1 = none did
   int32_t n_tokens = 0;     // those that were sent included
   bool has_begun = false;   // an event was sent
   size_t n_characters = 0;  // of the tokens that were sent, with echo the prompt's too
@@ -43,9 +43,9 @@ class GenerationReply {
   std::string body(const std::vector<PromptTexts>& prompts, int32_t drafts_max) const;
   // The event with what `choice` of a prompt has now; index: of the choice among those of all prompts.
   std::string event(const PromptTexts& prompt, const ChoiceText& choice, int32_t index) const;
-  // After its event: takes what was sent away.
+  // Call after event(): clears the text, ids and log-probabilities that it has sent.
   void sent(const PromptTexts& prompt, ChoiceText& choice) const;
-  // Whether there is one: the usage of all, and metrics, behind the last text.
+  // Whether a stream has a last event before [DONE]: the usage of all choices, and metrics.
   bool has_last_event() const;
   std::string last_event(const std::vector<PromptTexts>& prompts, int32_t drafts_max) const;
 
