@@ -3,6 +3,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -216,7 +219,7 @@ TEST(HttpApi, clients_that_connect_and_leave_hold_nothing) {
   run(50);
   const auto threads = entries("task");
   const auto descriptors = entries("fd");
-  run(500);
+  run(std::getenv("SPECD_NIGHTLY") == nullptr ? 500 : 10'000);
   EXPECT_TRUE(eventually([&] { return entries("fd") <= descriptors; }));
   EXPECT_LE(entries("task"), threads);
   const std::string answer =
@@ -253,6 +256,140 @@ TEST(HttpApi, dashboards_of_vllm_find_their_series) {
   EXPECT_EQ(metrics.sum("vllm:request_max_num_generation_tokens_sum"), 20);
   EXPECT_EQ(metrics.sum("vllm:iteration_tokens_total_sum"),
             metrics.sum("vllm:prompt_tokens_total") + metrics.sum("vllm:generation_tokens_total"));
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+// ---- figures: SPECD_NIGHTLY=1, on an idle machine ------------------------------------------------
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// One stream of so many tokens: seconds to its first event with a token, and to its end.
+struct Timing {
+  double first = 0, all = 0;
+};
+Timing time_http(const std::string& endpoint, int max_tokens) {
+  const Json body{{"prompt", kPrompt},  {"max_tokens", max_tokens},          {"temperature", 0},
+                  {"ignore_eos", true}, {"speculative", {{"route", "off"}}}, {"stream", true}};
+  const std::string text = body.dump();
+  RawClient client(endpoint);
+  Timing timing;
+  const auto begin = Clock::now();
+  client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+              std::to_string(text.size()) + "\r\n\r\n" + text);
+  std::string answer = client.read_until("\n\n\r\n");
+  timing.first = seconds_since(begin);
+  while (!answer.ends_with("0\r\n\r\n")) {
+    const std::string more = client.read_until("\r\n");
+    if (more.empty()) break;
+    answer = more;
+  }
+  timing.all = seconds_since(begin);
+  return timing;
+}
+Timing time_grpc(Client& client, int max_tokens) {
+  Timing timing;
+  const auto begin = Clock::now();
+  EXPECT_TRUE(client
+                  .generate(make_request("off", max_tokens),
+                            [&](const v1::GenerateResponse& response) {
+                              if (response.has_chunk() && timing.first == 0)
+                                timing.first = seconds_since(begin);
+                            })
+                  .ok());
+  timing.all = seconds_since(begin);
+  return timing;
+}
+
+TEST(HttpApi, streams_are_as_quick_as_those_of_grpc) {
+  if (std::getenv("SPECD_NIGHTLY") == nullptr) GTEST_SKIP() << "a figure of an idle machine";
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, kHttp);
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::string endpoint = daemon.http_endpoint();
+  Client client = daemon.client();
+  std::vector<double> later, ratios;
+  for (int i = 0; i < 40; ++i) {
+    const double grpc = time_grpc(client, 4).first, http = time_http(endpoint, 4).first;
+    later.push_back((http - grpc) * 1e3);
+  }
+  constexpr int kStreams = 8, kTokens = 300;
+  const auto rate = [&](bool is_http) {
+    const auto begin = Clock::now();
+    std::vector<std::thread> streams;
+    for (int i = 0; i < kStreams; ++i)
+      streams.emplace_back([&] {
+        if (is_http) {
+          time_http(endpoint, kTokens);
+        } else {
+          Client own = daemon.client();
+          time_grpc(own, kTokens);
+        }
+      });
+    for (std::thread& each : streams) each.join();
+    return kStreams * kTokens / seconds_since(begin);
+  };
+  for (int i = 0; i < 5; ++i) {
+    const double grpc = rate(false), http = rate(true);
+    ratios.push_back(http / grpc);
+    std::printf("tokens/s of 8 streams: gRPC %.0f, HTTP %.0f\n", grpc, http);
+  }
+  std::printf("first token over HTTP %.2f ms later, tokens/s %.3f of gRPC's (medians)\n",
+              median(later), median(ratios));
+  EXPECT_LE(median(later), 1);
+  EXPECT_GE(median(ratios), 0.97);
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
+TEST(HttpApi, slow_connections_by_the_hundred_cost_others_little) {
+  if (std::getenv("SPECD_NIGHTLY") == nullptr) GTEST_SKIP() << "a figure of an idle machine";
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, kHttp);
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::string endpoint = daemon.http_endpoint();
+  const auto p99 = [&] {
+    std::vector<double> all;
+    for (int i = 0; i < 200; ++i) all.push_back(time_http(endpoint, 4).all);
+    std::sort(all.begin(), all.end());
+    return all[197];
+  };
+  std::vector<double> ratios;
+  uint64_t most = 0;
+  (void)p99();
+  const uint64_t before = resident_bytes(daemon.pid());
+  for (int pair = 0; pair < 3; ++pair) {
+    const double quiet = p99();
+    std::atomic<bool> ends{false};
+    std::thread slow([&] {
+      std::vector<RawClient> crowd;
+      for (int i = 0; i < 500; ++i) {
+        crowd.emplace_back(endpoint);
+        crowd.back().send(
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n");
+      }
+      for (size_t i = 0; !ends; ++i) {  // a byte of each every few seconds
+        crowd[i % crowd.size()].send("x");
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    ratios.push_back(p99() / quiet);
+    most = std::max(most, resident_bytes(daemon.pid()));
+    ends = true;
+    slow.join();
+  }
+  std::printf(
+      "p99 beside 500 slow connections %.2f of that without (median of three), %.1f MiB more\n",
+      median(ratios), (static_cast<double>(most) - static_cast<double>(before)) / (1 << 20));
+  EXPECT_LE(median(ratios), 1.1);
+  EXPECT_LT(most, before + (uint64_t{32} << 20));
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 
