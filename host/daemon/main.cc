@@ -17,6 +17,7 @@
 #include "host/config/config_print.h"
 #include "host/config/config_schema.h"
 #include "host/daemon/daemon.h"
+#include "host/http/http_door.h"
 #include "host/base/memory_table.h"
 #include "host/base/output.h"
 #include "host/base/table.h"
@@ -84,6 +85,10 @@ int check(const Config& config) {
   if (config.tcp.has_value() && config.tcp->tls.has_value()) {
     const Status keys = TlsKeys::load(*config.tcp->tls).status();
     if (!keys.ok()) return wrong_config(with_place(config, keys.in_field("tcp.tls")));
+  }
+  if (config.http.has_value()) {
+    const Status keys = HttpDoor::open(config.http->address, config.http->api_keys_file).status();
+    if (!keys.ok()) return wrong_config(with_place(config, keys.in_field("http.api_keys_file")));
   }
   const Result<MemoryPlan> plan = check_options(config.engine);
   const Status& status = plan.status();

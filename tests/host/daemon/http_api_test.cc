@@ -166,6 +166,8 @@ TEST(HttpApi, a_keys_file_that_others_can_read_ends_the_start_with_its_place) {
   std::ofstream(daemon.folder() / "keys") << "the-key-of-a-client\n";
   ASSERT_EQ(chmod((daemon.folder() / "keys").c_str(), 0644), 0);
   daemon.write_config("", SPECD_PLUGINS, "http: {listen: '127.0.0.1:0', api_keys_file: keys}\n");
+  daemon.spawn_words({SPECD_BINARY, "check", "--config", (daemon.folder() / "c.yaml").string()});
+  EXPECT_EQ(daemon.wait(), 3) << daemon.output();
   daemon.spawn();
   EXPECT_EQ(daemon.wait(), 1);
   EXPECT_NE(daemon.output().find("c.yaml:2:"), std::string::npos) << daemon.output();
