@@ -41,22 +41,27 @@ HttpServer& server() {
   return *made;
 }
 
-std::string ask(const std::string& first, const std::string& second) {
+// What comes back. `reset`: the connection was not made, or did not end in order.
+std::string ask(const std::string& first, const std::string& second, bool& reset) {
   const std::string& endpoint = server().endpoint();
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0)
-    fuzz::fail("the server takes no connection");
+  if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) {
+    close(fd);
+    reset = true;
+    return "";
+  }
   for (const std::string& each : {first, second})
     (void)!send(fd, each.data(), each.size(), MSG_NOSIGNAL);  // the server may have closed
   shutdown(fd, SHUT_WR);
   std::string answer;
   char bytes[4096];
-  for (ssize_t n = 0; (n = recv(fd, bytes, sizeof(bytes), 0)) > 0;)
-    answer.append(bytes, static_cast<size_t>(n));
+  ssize_t n = 0;
+  while ((n = recv(fd, bytes, sizeof(bytes), 0)) > 0) answer.append(bytes, static_cast<size_t>(n));
+  reset = n < 0;
   close(fd);
   return answer;
 }
@@ -66,9 +71,16 @@ std::string ask(const std::string& first, const std::string& second) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(fuzz::text_of(data, size));
   const size_t cut = size == 0 ? 0 : data[0] * size / 256;
-  const std::string answer = ask(bytes.substr(0, cut), bytes.substr(cut));
+  bool reset = false;
+  const std::string answer = ask(bytes.substr(0, cut), bytes.substr(cut), reset);
   if (!answer.empty() && !answer.starts_with("HTTP/1.")) fuzz::fail("no answer of HTTP: " + answer);
-  const std::string good = ask("GET /a HTTP/1.1\r\nConnection: close\r\n\r\n", "");
-  if (!good.ends_with("\r\n\r\n/a")) fuzz::fail("the next client got " + good);
+  // Some thousand connections a second leave the machine without ports for a while, and then it resets new ones.
+  std::string good;
+  for (int i = 0; i < 1000; ++i) {
+    good = ask("GET /a HTTP/1.1\r\nConnection: close\r\n\r\n", "", reset);
+    if (!reset) break;
+    usleep(2000);
+  }
+  if (!good.ends_with("\r\n\r\n/a")) fuzz::fail("the next client got '" + good + "'");
   return 0;
 }
