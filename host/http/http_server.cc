@@ -219,8 +219,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // A request that was not answered, as for want of memory, ends its connection.
     ~Reply() override {
       try {
-        run([](Connection& to) {
-          if (!to.is_finishing_) to.lose();
+        // Behind what other threads have asked for: dispatch() would overtake it on the strand.
+        asio::post(connection_->stream_.get_executor(), [to = connection_, request = request_] {
+          if (to->has(request) && !to->is_finishing_) to->lose();
         });
       } catch (const std::bad_alloc&) {
         warn_of_memory();  // the client goes in its own time
