@@ -123,6 +123,15 @@ class CompletionLogprobs {
           tops_ = Ordered::array();
 };
 
+// Of what `choice` has now, behind what was sent of it.
+Ordered completion_logprobs(const Engine& engine, const GenerationRequest& request,
+                            const PromptTexts& prompt, const ChoiceText& choice, bool has_prompt) {
+  CompletionLogprobs logprobs(engine, request, choice.n_characters);
+  if (has_prompt) logprobs.add({prompt.start.prompt_tokens, prompt.prompt_logprobs, true});
+  logprobs.add({choice.tokens, choice.logprobs});
+  return std::move(logprobs).json();
+}
+
 Ordered chat_token(const Engine& engine, const GenerationRequest& request, int32_t token,
                    float logprob) {
   Ordered out;
@@ -261,6 +270,17 @@ Ordered metrics_of(const std::vector<PromptTexts>& prompts, const GenerationRequ
   return out;
 }
 
+// How every body and event begins.
+Ordered head_of(const std::string& id, const char* object, int64_t created,
+                const std::string& model) {
+  Ordered out;
+  out["id"] = id;
+  out["object"] = object;
+  out["created"] = created;
+  out["model"] = model;
+  return out;
+}
+
 std::string sse(const Ordered& json) { return "data: " + dumped(json) + "\n\n"; }
 
 }  // namespace
@@ -291,11 +311,7 @@ std::string GenerationReply::body(const std::vector<PromptTexts>& prompts,
         one["text"] = (request_.echo ? prompt.start.prompt_text : "") + choice.text;
         one["logprobs"] = nullptr;
         if (request_.logprobs.has_value()) {
-          CompletionLogprobs logprobs(engine_, request_, 0);
-          if (request_.echo)
-            logprobs.add({prompt.start.prompt_tokens, prompt.prompt_logprobs, true});
-          logprobs.add({choice.tokens, choice.logprobs});
-          one["logprobs"] = std::move(logprobs).json();
+          one["logprobs"] = completion_logprobs(engine_, request_, prompt, choice, request_.echo);
         }
       }
       one["finish_reason"] = finish_of(choice.finish);
@@ -309,11 +325,7 @@ std::string GenerationReply::body(const std::vector<PromptTexts>& prompts,
       choices.push_back(std::move(one));
     }
   }
-  Ordered out;
-  out["id"] = id_;
-  out["object"] = is_chat ? "chat.completion" : "text_completion";
-  out["created"] = created_;
-  out["model"] = model_;
+  Ordered out = head_of(id_, is_chat ? "chat.completion" : "text_completion", created_, model_);
   out["choices"] = std::move(choices);
   out["system_fingerprint"] = std::string("specd-") + kVersion;
   out["usage"] = usage_of(prompts, request_);
@@ -341,10 +353,7 @@ std::string GenerationReply::event(const PromptTexts& prompt, const ChoiceText& 
     one["text"] = (has_prompt ? prompt.start.prompt_text : "") + choice.text;
     one["logprobs"] = nullptr;
     if (request_.logprobs.has_value()) {
-      CompletionLogprobs logprobs(engine_, request_, choice.n_characters);
-      if (has_prompt) logprobs.add({prompt.start.prompt_tokens, prompt.prompt_logprobs, true});
-      logprobs.add({choice.tokens, choice.logprobs});
-      one["logprobs"] = std::move(logprobs).json();
+      one["logprobs"] = completion_logprobs(engine_, request_, prompt, choice, has_prompt);
     }
   }
   one["finish_reason"] = finish_of(choice.finish);
@@ -354,11 +363,8 @@ std::string GenerationReply::event(const PromptTexts& prompt, const ChoiceText& 
     one["token_ids"] = choice.tokens;
     if (!is_chat && !choice.has_begun) one["prompt_token_ids"] = prompt.start.prompt_tokens;
   }
-  Ordered out;
-  out["id"] = id_;
-  out["object"] = is_chat ? "chat.completion.chunk" : "text_completion";
-  out["created"] = created_;
-  out["model"] = model_;
+  Ordered out =
+      head_of(id_, is_chat ? "chat.completion.chunk" : "text_completion", created_, model_);
   out["choices"] = Ordered::array({std::move(one)});
   if (is_chat && request_.returns_token_ids && !choice.has_begun)
     out["prompt_token_ids"] = prompt.start.prompt_tokens;
@@ -387,11 +393,8 @@ bool GenerationReply::has_last_event() const {
 std::string GenerationReply::last_event(const std::vector<PromptTexts>& prompts,
                                         int32_t drafts_max) const {
   const bool is_chat = request_.kind == GenerationKind::kChat;
-  Ordered out;
-  out["id"] = id_;
-  out["object"] = is_chat ? "chat.completion.chunk" : "text_completion";
-  out["created"] = created_;
-  out["model"] = model_;
+  Ordered out =
+      head_of(id_, is_chat ? "chat.completion.chunk" : "text_completion", created_, model_);
   out["choices"] = Ordered::array();
   if (request_.includes_usage) out["usage"] = usage_of(prompts, request_);
   out["system_fingerprint"] = std::string("specd-") + kVersion;
