@@ -32,6 +32,25 @@ bool is_loopback(const std::string& address) {
 }
 
 // What the keys of the sockets and of their users cannot say alone.
+Status check_kserve(const Config& config) {
+  const KserveOptions& kserve = *config.kserve;
+  if (kserve.socket_path.empty() && !is_loopback(kserve.address))
+    return {Code::kInvalidArgument, "kserve.listen",
+            "expected a socket or a loopback address such as 127.0.0.1, because other machines "
+            "can reach " +
+                kserve.address};
+  if (kserve.socket_path.empty() && !kserve.insecure)
+    return {Code::kInvalidArgument, "kserve.insecure",
+            "expected true, because everybody on this machine can reach " + kserve.address +
+                "; or serve unix:PATH"};
+  const bool is_taken =
+      kserve.socket_path == config.socket_path ||
+      (config.control.has_value() && kserve.socket_path == config.control->socket_path);
+  if (is_taken)
+    return {Code::kInvalidArgument, "kserve.listen",
+            "expected a socket of its own; " + kserve.socket_path + " serves specd's protocol"};
+  return Status();
+}
 Status check_doors(const Config& config) {
   if (config.control.has_value() && config.control->socket_path == config.socket_path)
     return {Code::kInvalidArgument, "control.listen",
@@ -70,7 +89,7 @@ Status check_doors(const Config& config) {
     return {Code::kInvalidArgument, "tcp.tls",
             "expected certificates, because other machines can reach " + config.tcp->address +
                 "; without them only a loopback address such as 127.0.0.1 is served"};
-  return Status();
+  return config.kserve.has_value() ? check_kserve(config) : Status();
 }
 
 // ---- the place of a field -----------------------------------------------------------------------

@@ -52,6 +52,19 @@ struct TcpOptions {
   bool operator==(const TcpOptions&) const = default;
 };
 
+// Triton's gRPC protocol, inference.GRPCInferenceService, for Inference alone.
+struct KserveOptions {
+  std::string socket_path;  // absolute; empty = at `address`
+  std::string address;      // a loopback literal of IPv4 or IPv6
+  uint16_t port = 0;        // 0 = one that is free
+  bool insecure = false;    // everybody on this machine may use it; a port needs that
+  int32_t model_version = 1;
+  std::string metrics_address;  // of Triton's names of metrics, over HTTP; empty = not served
+  uint16_t metrics_port = 0;
+
+  bool operator==(const KserveOptions&) const = default;
+};
+
 struct Config {
   std::string file;
   std::string socket_path;                // absolute
@@ -61,6 +74,7 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   uint32_t drain_seconds = 30;      // how long running requests may finish after SIGTERM
   std::optional<HttpOptions> http;  // none = no listener
+  std::optional<KserveOptions> kserve;
   EngineOptions engine;
   Overrides overrides = {};  // of load_config()
   YamlNode root;             // the file with what overrides it: where every value comes from

@@ -102,6 +102,10 @@ Result<std::string> read_address(const Value& value, bool may_be_any) {
 // Metrics need no key, so wildcards are refused: name the address to serve them on.
 Result<std::string> read_http_listen(const Value& value) { return read_address(value, false); }
 Result<std::string> read_tcp_listen(const Value& value) { return read_address(value, true); }
+Result<std::string> read_kserve_listen(const Value& value) {
+  SPECD_TRY(const std::string listen, read_text(value));
+  return listen.starts_with(kSocketScheme) ? read_listen(value) : read_address(value, false);
+}
 
 // Of a user's name or number; none when the machine knows no such user.
 std::optional<uid_t> user_id(const std::string& name) {
@@ -317,23 +321,32 @@ Key keys_of_user(UserOptions& o) {
   return user;
 }
 
-// An address of TCP in the members of `o`.
+void set_address(const std::string& given, std::string& address, uint16_t& port) {
+  address = address_of(given);
+  port = static_cast<uint16_t>(std::stoi(given.substr(given.rfind(':') + 1)));
+}
+std::string address_text(const std::string& address, uint16_t port) {
+  const bool is_v6 = address.find(':') != std::string::npos;
+  return (is_v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
+}
+
+// An address of TCP; an empty one is not given.
+Key address_key(const char* name, std::string& address, uint16_t& port,
+                Result<std::string> (*reader)(const Value&), const char* meaning) {
+  Key key =
+      text(name, "`ADDRESS:PORT`", R"(^([0-9.]+|\[[0-9A-Fa-f:.]+\]):(0|[1-9][0-9]{0,4})$)", meaning)
+          .read_by(reader);
+  key.set = [&address, &port](const Json& json) {
+    set_address(json.get<std::string>(), address, port);
+  };
+  key.get = [&address, &port]() -> Json {
+    return address.empty() ? Json() : Json(address_text(address, port));
+  };
+  return key;
+}
 template <typename Options>
 Key address(Options& o, Result<std::string> (*reader)(const Value&), const char* meaning) {
-  Key listen = text("listen", "`ADDRESS:PORT`",
-                    R"(^([0-9.]+|\[[0-9A-Fa-f:.]+\]):(0|[1-9][0-9]{0,4})$)", meaning)
-                   .required()
-                   .read_by(reader);
-  listen.set = [&o](const Json& json) {
-    const std::string given = json.get<std::string>();
-    o.address = address_of(given);
-    o.port = static_cast<uint16_t>(std::stoi(given.substr(given.rfind(':') + 1)));
-  };
-  listen.get = [&o]() -> Json {
-    const bool is_v6 = o.address.find(':') != std::string::npos;
-    return (is_v6 ? "[" + o.address + "]" : o.address) + ":" + std::to_string(o.port);
-  };
-  return listen;
+  return address_key("listen", o.address, o.port, reader, meaning).required();
 }
 
 Key keys_of_tls(TlsOptions& o) {
@@ -383,6 +396,40 @@ Key keys_of_http(HttpOptions& http) {
              integer("stall_seconds", http.stall_seconds, 1, kStallSecondsMax,
                      "a step that takes longer makes `/health/live` fail"))
       .absent("no listener");
+}
+
+Key keys_of_kserve(KserveOptions& o) {
+  Key listen =
+      text("listen", "`unix:PATH` or `ADDRESS:PORT`",
+           R"(^(unix:[^\u0000-\u001f\u007f]+|([0-9.]+|\[[0-9A-Fa-f:.]+\]):(0|[1-9][0-9]{0,4}))$)",
+           "a socket, for those who may use Inference, or with `insecure` a loopback "
+           "address (`127.0.0.1:8001`); port 0 = a free one, logged")
+          .required()
+          .read_by(read_kserve_listen);
+  listen.set = [&o](const Json& json) {
+    const std::string given = json.get<std::string>();
+    o.socket_path.clear();
+    o.address.clear();
+    if (given.starts_with(kSocketScheme)) {
+      o.socket_path = given.substr(kSocketScheme.size());
+    } else {
+      set_address(given, o.address, o.port);
+    }
+  };
+  listen.get = [&o]() -> Json {
+    return o.socket_path.empty() ? address_text(o.address, o.port) : kSocketScheme + o.socket_path;
+  };
+  return section("kserve", "Triton's gRPC protocol, `inference.GRPCInferenceService`",
+                 std::move(listen),
+                 value("insecure", Type::kBoolean, o.insecure,
+                       "everybody on this machine may use the port; without it `listen` has to "
+                       "be a socket"),
+                 integer("model_version", o.model_version, 1, INT32_MAX,
+                         "the version that Triton's clients see, here and over HTTP"),
+                 address_key("metrics_listen", o.metrics_address, o.metrics_port, read_http_listen,
+                             "where `/metrics` has Triton's names (`127.0.0.1:8002`)")
+                     .absent("not served"))
+      .absent("not served");
 }
 
 Key keys_of_engine(EngineOptions& o) {
@@ -595,6 +642,7 @@ Key keys_of(Config& config) {
   return section(
       "", "", std::move(listen), section_if(config.control, keys_of_control),
       section_if(config.tcp, keys_of_tcp), std::move(users), section_if(config.http, keys_of_http),
+      section_if(config.kserve, keys_of_kserve),
       choice("log_level", config.log_level, kLogLevels, "the least that is logged"),
       integer("drain_seconds", config.drain_seconds, 0, kDrainSecondsMax,
               "how long running requests may finish after SIGTERM"),

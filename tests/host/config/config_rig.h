@@ -28,6 +28,7 @@ inline void expect_same(const Config& a, const Config& b, const std::string& wha
   EXPECT_EQ(a.log_level, b.log_level) << what;
   EXPECT_EQ(a.drain_seconds, b.drain_seconds) << what;
   EXPECT_EQ(a.http, b.http) << what;
+  EXPECT_EQ(a.kserve, b.kserve) << what;
   EXPECT_TRUE(a.engine == b.engine) << what;
 }
 
@@ -74,6 +75,8 @@ inline OrderedJson every_key() {
             "tls": {"certificate": "s.pem", "key": "s.key", "client_ca": "c.pem"}},
     "users": [{"name": "4711", "rights": ["infer"], "requests_max": 3, "waiting_max": 2, "bytes_max": "1MiB"}],
     "http": {"listen": "127.0.0.1:9090", "api_keys_file": "keys", "unknown_fields": "reject", "stall_seconds": 7},
+    "kserve": {"listen": "127.0.0.1:8001", "insecure": true, "model_version": 3,
+               "metrics_listen": "127.0.0.1:8002"},
     "log_level": "warn",
     "drain_seconds": 5,
     "state_directory": "run",

@@ -124,6 +124,19 @@ TEST_F(ConfigTest, sockets_and_users_that_are_the_same_are_refused) {
   expect("tcp: {listen: '127.0.0.1:1', tls: {certificate: s, key: k}}", "tcp.tls.client_ca");
   expect("tcp: {listen: 'localhost:1'}", "tcp.listen: expected ADDRESS:PORT");
   expect("tcp: {listen: '224.0.0.1:1'}", "that is not one address");
+  EXPECT_EQ(refused("kserve: {listen: 'unix:run/k.sock'}"), "was not refused");
+  EXPECT_EQ(refused("kserve: {listen: '[::1]:8001', insecure: true}"), "was not refused");
+  expect("kserve: {listen: '127.0.0.1:8001'}",
+         "c.yaml:2:9: kserve.insecure: expected true, because everybody on this machine can reach "
+         "127.0.0.1; or serve unix:PATH");
+  expect("kserve: {listen: '10.0.0.1:8001', insecure: true}",
+         "c.yaml:2:18: kserve.listen: expected a socket or a loopback address such as 127.0.0.1");
+  expect("kserve: {listen: 0.0.0.0:8001, insecure: true}", "that is not one address");
+  expect("kserve: {listen: 'unix:run/s.sock'}",
+         "c.yaml:2:18: kserve.listen: expected a socket of its own; ");
+  expect("kserve: {listen: 'unix:run/k.sock', model_version: 0}", "kserve.model_version: expected");
+  expect("kserve: {listen: 'unix:run/k.sock', metrics_listen: 'localhost:8002'}",
+         "kserve.metrics_listen: expected ADDRESS:PORT");
   std::string many;
   for (int i = 0; i < 65; ++i)
     many += (i > 0 ? ", " : "") + ("{name: '" + std::to_string(1000 + i) + "', rights: []}");
