@@ -78,6 +78,9 @@ struct Config {
   EngineOptions engine;
   Overrides overrides = {};  // of load_config()
   YamlNode root;             // the file with what overrides it: where every value comes from
+
+  // As Triton's clients see it.
+  int32_t model_version() const { return kserve.has_value() ? kserve->model_version : 1; }
 };
 
 // Reads and checks `path`, and `overrides` over it. Relative paths start at the file's folder, also

@@ -34,6 +34,7 @@
 #include "host/http/http_server.h"
 #include "host/openai/error_answer.h"
 #include "host/openai/front.h"
+#include "host/triton/front.h"
 #include "host/base/memory_table.h"
 #include "host/base/table.h"
 #include "host/base/task_queue.h"
@@ -330,15 +331,19 @@ constexpr int kHttpConnections = 512;
 constexpr int kHttpThreads = 4;
 
 Result<std::unique_ptr<HttpServer>> start_http(const HttpOptions& options, const Health& health,
-                                               const OpenAiFront& openai) {
+                                               const OpenAiFront& openai,
+                                               const TritonFront& triton) {
   Result<HttpDoor> opened = HttpDoor::open(options.address, options.api_keys_file);
   if (!opened.ok()) return opened.status().in_field("api_keys_file");
   std::vector<HttpRoute> routes = openai.routes();
+  for (HttpRoute& each : triton.routes()) routes.push_back(std::move(each));
   for (HttpRoute& each : health.routes()) routes.push_back(std::move(each));
-  HttpPolicy policy{
-      .admit = [door = std::move(opened).value()](
-                   const HttpRequest& request) { return door.refuse(request); },
-      .refuse = [](const std::string&, const HttpRefusal& why) { return refusal_answer(why); }};
+  HttpPolicy policy{.admit = [door = std::move(opened).value()](
+                                 const HttpRequest& request) { return door.refuse(request); },
+                    .refuse =
+                        [](const std::string& path, const HttpRefusal& why) {
+                          return is_triton_path(path) ? triton_refusal(why) : refusal_answer(why);
+                        }};
   // A quarter of the descriptors; gRPC leaves it.
   rlimit descriptors{};
   int n = kHttpConnections;
@@ -351,12 +356,15 @@ Result<std::unique_ptr<HttpServer>> start_http(const HttpOptions& options, const
   return server;
 }
 
+bool rejects_unknown(const Config& config) {
+  return config.http.has_value() && config.http->unknown_fields == UnknownFields::kReject;
+}
+
 OpenAiFront::Options openai_options(const Config& config) {
   return {.model = config.engine.model.name,
           .model_folder = config.engine.model.path,
           .choices_max = config.engine.queue_max,
-          .rejects_unknown_fields =
-              config.http.has_value() && config.http->unknown_fields == UnknownFields::kReject};
+          .rejects_unknown_fields = rejects_unknown(config)};
 }
 
 std::string summary(const Reloaded& done) {
@@ -402,6 +410,12 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
     if (!taken.ok()) return fail(taken.status());
     control_claim.emplace(std::move(taken).value());
   }
+  std::optional<SocketClaim> kserve_claim;
+  if (config.kserve.has_value() && !config.kserve->socket_path.empty()) {
+    Result<SocketClaim> taken = SocketClaim::take(config.kserve->socket_path);
+    if (!taken.ok()) return fail(taken.status());
+    kserve_claim.emplace(std::move(taken).value());
+  }
 
   std::unique_ptr<TlsKeys> tls;
   if (config.tcp.has_value() && config.tcp->tls.has_value()) {
@@ -415,12 +429,27 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   raise_descriptor_limit();
   Health health(config.http ? config.http->stall_seconds : 0);
   OpenAiFront openai(openai_options(config));
+  const TritonModel triton_model{.name = config.engine.model.name,
+                                 .version = std::to_string(config.model_version())};
+  TritonFront triton({.model = triton_model,
+                      .rejects_unknown_names = rejects_unknown(config),
+                      .is_live = [&health] { return health.is_live(); },
+                      .is_ready = [&health] { return health.is_ready(); }});
   std::unique_ptr<HttpServer> http;
   if (config.http) {
-    auto started = start_http(*config.http, health, openai);
+    auto started = start_http(*config.http, health, openai, triton);
     if (!started.ok()) return fail(with_place(config, started.status().in_field("http")));
     http = std::move(started).value();
     say("specd: HTTP on http://" + http->endpoint() + "\n");
+  }
+  std::unique_ptr<HttpServer> triton_metrics;
+  if (config.kserve && !config.kserve->metrics_address.empty()) {
+    auto started = HttpServer::start(config.kserve->metrics_address, config.kserve->metrics_port,
+                                     {health.triton_metrics(triton_model)});
+    if (!started.ok())
+      return fail(with_place(config, started.status().in_field("kserve.metrics_listen")));
+    triton_metrics = std::move(started).value();
+    say("specd: Triton's metrics on http://" + triton_metrics->endpoint() + "/metrics\n");
   }
 
   Progress progress;
@@ -441,6 +470,7 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   signals.loaded();
   health.loaded(*engine.value(), *server.value());
   openai.loaded(*engine.value(), *sessions);
+  triton.loaded(*engine.value(), *sessions);
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
   std::string doors;
@@ -494,6 +524,7 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
                                 process, reload.drain_seconds(), failed);
   claim.value().remove_socket();
   if (control_claim.has_value()) control_claim->remove_socket();
+  if (kserve_claim.has_value()) kserve_claim->remove_socket();
   if (drained == Drained::kStuck) {
     // Neither the server nor the engine could be joined.
     log(LogLevel::kError, "requests did not end " + std::to_string(kAbortWaitMs / 1000) +
@@ -506,6 +537,7 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   if (http != nullptr) http->stop(kFlushLimit);
   server.value()->shutdown(kFlushLimit);
   http.reset();
+  triton_metrics.reset();
   server.value().reset();
   sessions.reset();
   if (n_late_works() > 0) {

@@ -6,6 +6,7 @@
 #include "host/daemon/metrics_text.h"
 #include "host/version.h"
 #include "host/daemon/vllm_names.h"
+#include "host/triton/statistics.h"
 
 namespace specd::host {
 namespace {
@@ -28,6 +29,17 @@ std::vector<HttpRoute> Health::routes() const {
   return {get("/metrics", &Health::metrics), get("/health/live", &Health::live),
           get("/health/ready", &Health::ready), get("/health", &Health::ready),
           get("/ping", &Health::ready)};
+}
+
+HttpRoute Health::triton_metrics(const TritonModel& model) const {
+  return {"GET", "/metrics", [this, model](const HttpRequest&, const auto& reply) {
+            const Engine* const engine = engine_;
+            if (engine == nullptr) return reply->answer(text(503, "loading"));
+            const InferStatistics statistics = infer_statistics(engine->metrics());
+            reply->answer({.status = 200,
+                           .content_type = kMetricsContentType,
+                           .body = metrics_text(triton_names(statistics, model))});
+          }};
 }
 
 HttpAnswer Health::live() const {

@@ -8,6 +8,7 @@
 #include "core/engine.h"
 #include "host/http/http_message.h"
 #include "host/rpc/grpc_server.h"
+#include "host/triton/contract.h"
 
 namespace specd::host {
 
@@ -25,12 +26,18 @@ class Health {
   }
   void draining() { draining_ = true; }
 
+  // [any] What /health/live and /health/ready say.
+  bool is_live() const { return live().status == 200; }
+  bool is_ready() const { return ready().status == 200; }
+
   // GET, on any thread:
   //   /metrics       the engine's metrics and the build; 503 while loading
   //   /health/live   503 when a step takes too long
   //   /health/ready  503 while loading and draining, and while no client can connect; vLLM's
   //                  /health and /ping are the same
   std::vector<HttpRoute> routes() const;
+  // GET /metrics of a port of its own: Triton's names; 503 while loading.
+  HttpRoute triton_metrics(const TritonModel& model) const;
 
  private:
   HttpAnswer live() const;

@@ -14,8 +14,9 @@ namespace {
 
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;
 constexpr size_t kKeyBytesMin = 16, kKeyBytesMax = 256;
-constexpr std::array<std::string_view, 7> kPublic = {"/metrics",      "/health", "/health/live",
-                                                     "/health/ready", "/ping",   "/version"};
+constexpr std::array<std::string_view, 8> kPublic = {
+    "/metrics", "/health",  "/health/live",    "/health/ready",
+    "/ping",    "/version", "/v2/health/live", "/v2/health/ready"};
 
 bool is_loopback_address(const std::string& address) {
   in_addr v4{};

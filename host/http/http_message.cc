@@ -55,6 +55,17 @@ std::string_view HttpRequest::parameter(std::string_view name) const {
   return value_of(parameters, name);
 }
 
+std::string header_list(const std::vector<std::string>& names) {
+  constexpr size_t kBytesMax = 1024;
+  std::string list;
+  for (const std::string& each : names) {
+    if (!list.empty()) list += ", ";
+    for (const char c : each) list += c > ' ' && c <= '~' && c != ',' ? c : '?';
+    if (list.size() > kBytesMax) return list.substr(0, kBytesMax) + "...";
+  }
+  return list;
+}
+
 bool fits(const HttpRoute& route, std::string_view path, HttpFields& parameters) {
   HttpFields found;
   std::optional<std::string_view> pattern = route.path, rest = path;

@@ -69,6 +69,9 @@ struct HttpRoute {
   size_t body_bytes_max = 0;  // by Content-Length or chunked; 0 = no body
 };
 
+// Names that a client has sent, as one value of a header; cut when it gets long.
+std::string header_list(const std::vector<std::string>& names);
+
 // Sets `parameters` where the route's path fits.
 bool fits(const HttpRoute& route, std::string_view path, HttpFields& parameters);
 

@@ -1,41 +1,12 @@
 #include "host/openai/error_answer.h"
 
 #include "core/base/json.h"
+#include "host/http/http_status.h"
 
 namespace specd::host {
 namespace {
 
 constexpr char kJsonType[] = "application/json";
-constexpr char kRetrySeconds[] = "1";
-
-// What a client can do about it.
-unsigned http_status(const Status& status) {
-  switch (status.code()) {
-    case Code::kOk:
-      return 200;
-    case Code::kInvalidArgument:
-    case Code::kFailedPrecondition:
-    case Code::kUnsupported:
-    case Code::kDataLoss:
-      return 400;
-    case Code::kPermissionDenied:
-      return 401;
-    case Code::kNotFound:
-      // Of other fields than the model it is a wrong value, and 404 would say that the path is.
-      return status.field().empty() || status.field() == "model" ? 404 : 400;
-    case Code::kExhausted:
-      return 429;
-    case Code::kCancelled:
-      return 409;
-    case Code::kDeadlineExceeded:
-      return 504;
-    case Code::kUnavailable:
-      return 503;
-    case Code::kInternal:
-      return 500;
-  }
-  return 500;
-}
 
 struct Words {
   const char* type;
@@ -73,10 +44,7 @@ std::string object_of(unsigned status, const std::string& message, const std::st
 
 HttpAnswer answer_of(unsigned status, std::string body) {
   HttpAnswer answer{.status = status, .content_type = kJsonType, .body = std::move(body)};
-  if (status == 429 || status == 503) answer.headers.emplace_back("Retry-After", kRetrySeconds);
-  // An operator has ended it.
-  if (status == 409) answer.headers.emplace_back("x-should-retry", "false");
-  if (status == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
+  add_status_headers(answer);
   return answer;
 }
 

@@ -13,7 +13,7 @@
 #include "core/base/sha256.h"
 #include "host/base/out_of_memory.h"
 #include "host/openai/error_answer.h"
-#include "host/openai/fields.h"
+#include "host/base/fields.h"
 #include "host/openai/generation.h"
 #include "host/openai/generation_request.h"
 #include "host/version.h"
@@ -26,7 +26,6 @@ using Reply = std::shared_ptr<HttpReply>;
 
 constexpr size_t kBodyBytesMax = size_t{8} << 20;
 constexpr size_t kIdBytesMax = 112;  // the engine takes 128; those of several prompts are longer
-constexpr size_t kHeaderBytesMax = 1024;
 constexpr uint64_t kTokenizerConfigBytesMax = uint64_t{16} << 20;
 constexpr uint64_t kSeeds = uint64_t{1} << 53;  // those that every JSON reader keeps exactly
 
@@ -40,17 +39,6 @@ T random_value() {
 HttpAnswer json_answer(const Ordered& body) {
   return {.content_type = "application/json",
           .body = body.dump(-1, ' ', false, Ordered::error_handler_t::replace)};
-}
-
-// Names from a body, fit for a header.
-std::string header_text(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& each : names) {
-    if (!list.empty()) list += ", ";
-    for (const char c : each) list += c > ' ' && c <= '~' && c != ',' ? c : '?';
-    if (list.size() > kHeaderBytesMax) return list.substr(0, kHeaderBytesMax) + "...";
-  }
-  return list;
 }
 
 // The client's id, in its header or its body, or a new one.
@@ -127,7 +115,7 @@ struct OpenAiFront::Served {
     call.headers.emplace_back("x-request-id", call.id);
     call.headers.emplace_back("x-specd-seed",
                               std::to_string(*call.request.requests.front().sampling.seed));
-    if (!unknown.empty()) call.headers.emplace_back("x-specd-ignored-fields", header_text(unknown));
+    if (!unknown.empty()) call.headers.emplace_back("x-specd-ignored-fields", header_list(unknown));
     return call;
   }
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "host/openai/fields.h"
+#include "host/base/fields.h"
 
 namespace specd::host {
 namespace {

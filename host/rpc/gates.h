@@ -13,6 +13,7 @@
 #include "host/rpc/caller.h"
 #include "host/rpc/control_service.h"
 #include "host/rpc/inference_service.h"
+#include "host/rpc/kserve_service.h"
 #include "host/rpc/policy.h"
 
 namespace specd::host {
@@ -27,9 +28,12 @@ struct RpcCount<With<Base>> : std::integral_constant<int, 1 + RpcCount<Base>::va
 struct Door {
   std::string path;  // or an address of TCP
   bool has_inference = true, has_control = true;
-  std::string other_path;  // where the rest is served; empty if nowhere
+  bool has_kserve = false;  // instead of both
+  std::string other_path;   // where the rest is served; empty if nowhere
 
-  bool serves(Right right) const { return right == Right::kInfer ? has_inference : has_control; }
+  bool serves(Right right) const {
+    return right == Right::kInfer ? has_inference || has_kserve : has_control;
+  }
 };
 
 // [any] All outlive the gate.
@@ -69,15 +73,27 @@ class Gate {
   }
 };
 
-#define SPECD_GATED_UNARY(rpc, request, response, right)                                        \
-  grpc::ServerUnaryReactor* rpc(grpc::CallbackServerContext* context, const v1::request* asked, \
-                                v1::response* answer) override {                                \
-    if (const auto why = refusal(#rpc, Right::right); why.has_value()) {                        \
-      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();                            \
-      reactor->Finish(*why);                                                                    \
-      return reactor;                                                                           \
-    }                                                                                           \
-    return service_.rpc(caller_, context, asked, answer);                                       \
+#define SPECD_GATED_UNARY_OF(package, rpc, request, response, right)                      \
+  grpc::ServerUnaryReactor* rpc(grpc::CallbackServerContext* context,                     \
+                                const package::request* asked, package::response* answer) \
+      override {                                                                          \
+    if (const auto why = refusal(#rpc, Right::right); why.has_value()) {                  \
+      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();                      \
+      reactor->Finish(*why);                                                              \
+      return reactor;                                                                     \
+    }                                                                                     \
+    return service_.rpc(caller_, context, asked, answer);                                 \
+  }
+#define SPECD_GATED_UNARY(rpc, request, response, right) \
+  SPECD_GATED_UNARY_OF(v1, rpc, request, response, right)
+#define SPECD_GATED_KSERVE(rpc, request, response, right) \
+  SPECD_GATED_UNARY_OF(inference, rpc, request, response, right)
+#define SPECD_GATED_BIDI(rpc, request, response, right)                      \
+  grpc::ServerBidiReactor<inference::request, inference::response>* rpc(     \
+      grpc::CallbackServerContext* context) override {                       \
+    if (const auto why = refusal(#rpc, Right::right); why.has_value())       \
+      return new RefusedBidi<inference::request, inference::response>(*why); \
+    return service_.rpc(caller_, context);                                   \
   }
 #define SPECD_GATED_STREAM(rpc, request, response, right)                           \
   grpc::ServerWriteReactor<v1::response>* rpc(grpc::CallbackServerContext* context, \
@@ -107,8 +123,21 @@ static_assert(RpcCount<v1::Control::CallbackService>::value ==
                   SPECD_CONTROL_RPCS(SPECD_ONE_RPC, SPECD_ONE_RPC),
               "an RPC of Control has no line in policy.h");
 
+class KserveGate final : public inference::GRPCInferenceService::CallbackService,
+                         Gate<KserveService> {
+ public:
+  using Gate::Gate;
+  SPECD_KSERVE_RPCS(SPECD_GATED_KSERVE, SPECD_GATED_BIDI)
+};
+static_assert(RpcCount<inference::GRPCInferenceService::CallbackService>::value ==
+                  SPECD_KSERVE_RPCS(SPECD_ONE_RPC, SPECD_ONE_RPC),
+              "an RPC of GRPCInferenceService has no line in policy.h");
+
 #undef SPECD_ONE_RPC
+#undef SPECD_GATED_BIDI
+#undef SPECD_GATED_KSERVE
 #undef SPECD_GATED_STREAM
 #undef SPECD_GATED_UNARY
+#undef SPECD_GATED_UNARY_OF
 
 }  // namespace specd::host

@@ -64,7 +64,10 @@ Status check_answers(const Door& door) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kAnswerLimit);
   grpc::Status status;
-  if (door.has_control) {
+  if (door.has_kserve) {
+    inference::ServerLiveResponse response;
+    status = inference::GRPCInferenceService::NewStub(channel)->ServerLive(&context, {}, &response);
+  } else if (door.has_control) {
     v1::GetStatusResponse response;
     status = v1::Control::NewStub(channel)->GetStatus(&context, {}, &response);
   } else {
@@ -78,36 +81,75 @@ Status check_answers(const Door& door) {
                     "; are threads (ulimit -u, pids.max) or descriptors (ulimit -n) short?");
 }
 
-// One socket, or two, and a port, which is the last.
-std::vector<Door> doors_of(const Config& config) {
+// What an entrance is made of.
+struct Plan {
+  Door door;  // the path of a port is its address, once it listens
+  bool is_port = false;
+  TcpOptions port = {};
+  const TlsKeys* tls = nullptr;
+  const char* key = "";  // of the port, in the configuration
+
+  bool is_for_anybody() const { return is_port && tls == nullptr; }
+};
+
+// One socket, or two, a port, and what serves Triton's protocol.
+std::vector<Plan> plans_of(const Config& config, const TlsKeys* tls) {
   const std::string& path = config.socket_path;
   const std::string& control = config.control.has_value() ? config.control->socket_path : path;
-  std::vector<Door> doors{{.path = path, .other_path = ""}};
-  if (config.control.has_value())
-    doors = {{.path = path, .has_control = false, .other_path = control},
-             {.path = control, .has_inference = false, .other_path = path}};
+  std::vector<Plan> plans;
+  if (config.control.has_value()) {
+    plans.push_back({.door = {.path = path, .has_control = false, .other_path = control}});
+    plans.push_back({.door = {.path = control, .has_inference = false, .other_path = path}});
+  } else {
+    plans.push_back({.door = {.path = path, .other_path = ""}});
+  }
   if (config.tcp.has_value())
-    doors.push_back(
-        {.path = "", .has_control = config.tcp->tls.has_value(), .other_path = control});
-  return doors;
+    plans.push_back(
+        {.door = {.path = "", .has_control = config.tcp->tls.has_value(), .other_path = control},
+         .is_port = true,
+         .port = *config.tcp,
+         .tls = tls,
+         .key = "tcp.listen"});
+  if (const auto& kserve = config.kserve; kserve.has_value())
+    plans.push_back({.door = {.path = kserve->socket_path,
+                              .has_inference = false,
+                              .has_control = false,
+                              .has_kserve = true,
+                              .other_path = control},
+                     .is_port = kserve->socket_path.empty(),
+                     .port = {.address = kserve->address, .port = kserve->port, .tls = {}},
+                     .tls = nullptr,
+                     .key = "kserve.listen"});
+  return plans;
 }
 
 // Nobody keeps them out: who can become them needs no right of ours.
 bool is_machines(const UserOptions& user) { return user.id == geteuid() || user.id == 0; }
 
-// Whether this user is the one who shows that.
-bool is_user(const UserOptions& user, const Listener::Credentials& shown) {
-  if (user.certificate.empty()) return shown.user == user.id;  // both none: anybody
-  return std::ranges::find(shown.names, user.certificate) != shown.names.end();
-}
-
 // Who calls from this machine over a port without certificates.
 const UserOptions kAnybody{.name = "anybody", .rights = {Right::kInfer}};
+
+bool is_anybody(const UserOptions& user) {
+  return !user.id.has_value() && user.certificate.empty();
+}
+
+// Whether this is a user by what the entrance asks for: the socket's peer, a certificate, or nothing.
+bool may_come(const UserOptions& user, const Plan& plan) {
+  if (plan.is_for_anybody()) return is_anybody(user);
+  return plan.is_port ? !user.certificate.empty() : user.id.has_value();
+}
+
+// Whether this user, who may come, is the one who shows that.
+bool is_user(const UserOptions& user, const Listener::Credentials& shown) {
+  if (is_anybody(user)) return true;
+  if (user.certificate.empty()) return shown.user == user.id;
+  return std::ranges::find(shown.names, user.certificate) != shown.names.end();
+}
 
 // Those of the configuration, and with every right the user of the daemon and root if they are not among them.
 std::vector<UserOptions> users_of(const Config& config) {
   std::vector<UserOptions> users = config.users;
-  if (config.tcp.has_value() && !config.tcp->tls.has_value()) users.push_back(kAnybody);
+  users.push_back(kAnybody);  // comes only where nothing is asked for
   for (const uid_t id : {geteuid(), uid_t{0}}) {
     if (std::ranges::find(users, id, &UserOptions::id) != users.end()) continue;
     users.push_back({.name = id == 0 ? "root" : std::to_string(id),
@@ -125,28 +167,31 @@ struct GrpcServer::Impl {
     Served(Impl& impl, Caller& caller, const Door& door)
         : user(caller),
           inference(impl.inference, caller, door),
-          control(impl.control, caller, door) {}
+          control(impl.control, caller, door),
+          kserve(impl.kserve, caller, door) {}
 
     const Caller& user;
     InferenceGate inference;
     ControlGate control;
+    KserveGate kserve;
     std::unique_ptr<grpc::Server> server;
     Listener::Take take;
   };
   struct Entrance {
-    Door door;
+    Plan plan;
     std::vector<std::unique_ptr<Served>> served;
     std::unique_ptr<Listener> listener;
   };
 
-  Impl(Engine& engine, Sessions& all, const Config& config, DaemonActions actions,
-       const TlsKeys* keys)
-      : tcp(config.tcp),
-        has_http(config.http.has_value()),
-        tls(keys),
+  Impl(Engine& engine, Sessions& all, const Config& config, DaemonActions actions)
+      : has_http(config.http.has_value()),
         sessions(all),
         inference(engine, sessions),
-        control(engine, config.engine, std::move(actions)) {}
+        control(engine, config.engine, std::move(actions)),
+        kserve(
+            engine, sessions,
+            {.name = config.engine.model.name, .version = std::to_string(config.model_version())}) {
+  }
 
   Status open(Entrance& entrance, size_t n_entrances, const grpc::ResourceQuota& quota);
   Status serve(Entrance& entrance, Caller& caller, const grpc::ResourceQuota& quota);
@@ -158,12 +203,11 @@ struct GrpcServer::Impl {
         if (each->server != nullptr) fn(*each->server);
   }
 
-  const std::optional<TcpOptions> tcp;
   const bool has_http;
-  const TlsKeys* const tls;
   Sessions& sessions;
   InferenceService inference;
   ControlService control;
+  KserveService kserve;
   std::vector<std::unique_ptr<Caller>> callers;
   std::vector<std::unique_ptr<Entrance>> entrances;
 };
@@ -178,10 +222,15 @@ GrpcServer::~GrpcServer() {
 Status GrpcServer::Impl::serve(Entrance& entrance, Caller& caller,
                                const grpc::ResourceQuota& quota) {
   Served& served =
-      *entrance.served.emplace_back(std::make_unique<Served>(*this, caller, entrance.door));
+      *entrance.served.emplace_back(std::make_unique<Served>(*this, caller, entrance.plan.door));
   grpc::ServerBuilder builder;
-  builder.RegisterService(&served.inference);
-  builder.RegisterService(&served.control);
+  const Door& door = entrance.plan.door;
+  if (door.has_kserve) {
+    builder.RegisterService(&served.kserve);
+  } else {
+    builder.RegisterService(&served.inference);
+    builder.RegisterService(&served.control);
+  }
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.SetMaxSendMessageSize(kMessageBytesMax);
   // gRPC would inflate a message before it looks at the size: 4 MB may hold 4 GB.
@@ -198,33 +247,35 @@ Status GrpcServer::Impl::serve(Entrance& entrance, Caller& caller,
     grpc::AddInsecureChannelFromFd(server, connection);
   };
   grpc::HealthCheckServiceInterface* health = served.server->GetHealthCheckService();
-  health->SetServingStatus("specd.v1.Inference", entrance.door.has_inference);
-  health->SetServingStatus("specd.v1.Control", entrance.door.has_control);
+  health->SetServingStatus("specd.v1.Inference", door.has_inference);
+  health->SetServingStatus("specd.v1.Control", door.has_control);
+  health->SetServingStatus("inference.GRPCInferenceService", door.has_kserve);
   return Status();
 }
 
 Status GrpcServer::Impl::open(Entrance& entrance, size_t n_entrances,
                               const grpc::ResourceQuota& quota) {
-  Door& door = entrance.door;
-  const bool is_port = door.path.empty();
+  Plan& plan = entrance.plan;
   bool is_open = false, is_own = false;
   for (const auto& caller : callers) {
     const UserOptions& user = caller->options();
-    if (user.id.has_value() == is_port ||
-        std::ranges::none_of(user.rights, [&](Right right) { return door.serves(right); }))
+    if (!may_come(user, plan) ||
+        std::ranges::none_of(user.rights, [&](Right right) { return plan.door.serves(right); }))
       continue;
     is_own = is_own || user.id == geteuid();
     is_open = is_open || !is_machines(user);
     SPECD_OK_OR_RETURN(serve(entrance, *caller, quota));
   }
-  Result<ListenSocket> socket = is_port ? ListenSocket::at_address(tcp->address, tcp->port)
-                                        : ListenSocket::at_path(door.path, is_open);
-  if (!socket.ok()) return is_port ? socket.status().in_field("tcp.listen") : socket.status();
-  if (is_port) door.path = socket.value().name();
+  Result<ListenSocket> socket = plan.is_port
+                                    ? ListenSocket::at_address(plan.port.address, plan.port.port)
+                                    : ListenSocket::at_path(plan.door.path, is_open);
+  if (!socket.ok()) return plan.is_port ? socket.status().in_field(plan.key) : socket.status();
+  if (plan.is_port) plan.door.path = socket.value().name();
   const auto admit = [this, &entrance](const Listener::Credentials& shown) -> Listener::Host {
     // The first user who fits, with rights or without.
-    const auto caller = std::ranges::find_if(
-        callers, [&shown](const auto& each) { return is_user(each->options(), shown); });
+    const auto caller = std::ranges::find_if(callers, [&](const auto& each) {
+      return may_come(each->options(), entrance.plan) && is_user(each->options(), shown);
+    });
     if (caller == callers.end()) return {};
     const auto found = std::ranges::find_if(
         entrance.served, [&caller](const auto& each) { return &each->user == caller->get(); });
@@ -233,8 +284,8 @@ Status GrpcServer::Impl::open(Entrance& entrance, size_t n_entrances,
   };
   SPECD_TRY(entrance.listener,
             Listener::start(std::move(socket).value(), connection_limits(n_entrances, has_http),
-                            admit, is_port ? tls : nullptr));
-  return is_own ? check_answers(door) : Status();
+                            admit, plan.tls));
+  return is_own ? check_answers(plan.door) : Status();
 }
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, Sessions& sessions,
@@ -242,18 +293,18 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(Engine& engine, Sessions& 
                                                       const TlsKeys* tls) {
   gpr_set_log_function(log_of_grpc);
   std::unique_ptr<GrpcServer> result(new GrpcServer);
-  result->impl_ = std::make_unique<Impl>(engine, sessions, config, std::move(actions), tls);
+  result->impl_ = std::make_unique<Impl>(engine, sessions, config, std::move(actions));
   Impl& impl = *result->impl_;
   for (UserOptions& user : users_of(config))
     impl.callers.push_back(std::make_unique<Caller>(std::move(user)));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ResourceQuota quota("specd");
   quota.Resize(kQuotaBytes);
-  std::vector<Door> doors = doors_of(config);
-  for (Door& door : doors) {
+  std::vector<Plan> plans = plans_of(config, tls);
+  for (Plan& plan : plans) {
     Impl::Entrance& entrance = *impl.entrances.emplace_back(std::make_unique<Impl::Entrance>());
-    entrance.door = std::move(door);
-    SPECD_OK_OR_RETURN(impl.open(entrance, doors.size(), quota));
+    entrance.plan = std::move(plan);
+    SPECD_OK_OR_RETURN(impl.open(entrance, plans.size(), quota));
   }
   return result;
 }

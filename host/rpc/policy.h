@@ -6,7 +6,7 @@
 
 namespace specd::host {
 
-// UNARY(rpc, request, response, right) and STREAM(...).
+// UNARY(rpc, request, response, right), STREAM(...) and BIDI(...).
 #define SPECD_INFERENCE_RPCS(UNARY, STREAM)                   \
   STREAM(Generate, GenerateRequest, GenerateResponse, kInfer) \
   UNARY(Cancel, CancelRequest, CancelResponse, kInfer)        \
@@ -32,5 +32,17 @@ namespace specd::host {
   UNARY(RetirePlugin, RetirePluginRequest, RetirePluginResponse, kOperate)    \
   UNARY(ReloadConfig, ReloadConfigRequest, ReloadConfigResponse, kOperate)    \
   UNARY(Drain, DrainRequest, DrainResponse, kOperate)
+
+#define SPECD_KSERVE_RPCS(UNARY, BIDI)                                            \
+  UNARY(ServerLive, ServerLiveRequest, ServerLiveResponse, kInfer)                \
+  UNARY(ServerReady, ServerReadyRequest, ServerReadyResponse, kInfer)             \
+  UNARY(ModelReady, ModelReadyRequest, ModelReadyResponse, kInfer)                \
+  UNARY(ServerMetadata, ServerMetadataRequest, ServerMetadataResponse, kInfer)    \
+  UNARY(ModelMetadata, ModelMetadataRequest, ModelMetadataResponse, kInfer)       \
+  UNARY(ModelConfig, ModelConfigRequest, ModelConfigResponse, kInfer)             \
+  UNARY(ModelStatistics, ModelStatisticsRequest, ModelStatisticsResponse, kInfer) \
+  UNARY(RepositoryIndex, RepositoryIndexRequest, RepositoryIndexResponse, kInfer) \
+  UNARY(ModelInfer, ModelInferRequest, ModelInferResponse, kInfer)                \
+  BIDI(ModelStreamInfer, ModelInferRequest, ModelStreamInferResponse, kInfer)
 
 }  // namespace specd::host

@@ -1,4 +1,4 @@
-#include "host/openai/fields.h"
+#include "host/base/fields.h"
 
 #include <cmath>
 #include <utility>

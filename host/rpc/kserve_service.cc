@@ -1,0 +1,637 @@
+#include "host/rpc/kserve_service.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/base/mutex.h"
+#include "core/base/quote.h"
+#include "host/base/out_of_memory.h"
+#include "host/rpc/calls.h"
+#include "host/rpc/wire.h"
+#include "host/triton/infer_call.h"
+#include "host/triton/infer_request.h"
+#include "host/triton/statistics.h"
+#include "host/triton/tensors.h"
+#include "host/version.h"
+
+namespace specd::host {
+namespace {
+
+using inference::ModelInferRequest;
+using inference::ModelInferResponse;
+using inference::ModelStreamInferResponse;
+
+constexpr size_t kUnsentMax = 256;  // responses of a stream; then no request is read
+
+uint64_t random_seed() {
+  uint64_t value = 0;
+  [[maybe_unused]] const ssize_t unused = getrandom(&value, sizeof(value), 0);
+  return value;
+}
+
+// ---- requests ----
+
+template <typename List>
+Json list_of(const List& values) {
+  Json list = Json::array();
+  for (const auto& each : values) list.push_back(each);
+  return list;
+}
+
+// The elements of `contents`, which has those of this type alone.
+Result<Json> values_of_contents(const TensorSpec& spec, size_t count,
+                                const inference::InferTensorContents& contents) {
+  const auto wrong = [&spec](const std::string& text) {
+    return Status(Code::kInvalidArgument,
+                  "inference input " + quote(spec.name) + ": contents: " + text);
+  };
+  const int n = contents.bool_contents_size() + contents.int_contents_size() +
+                contents.int64_contents_size() + contents.uint_contents_size() +
+                contents.uint64_contents_size() + contents.fp32_contents_size() +
+                contents.fp64_contents_size() + contents.bytes_contents_size();
+  Json values;
+  switch (spec.type) {
+    case Datatype::kBool:
+      values = list_of(contents.bool_contents());
+      break;
+    case Datatype::kInt32:
+      values = list_of(contents.int_contents());
+      break;
+    case Datatype::kUint64:
+      values = list_of(contents.uint64_contents());
+      break;
+    case Datatype::kFp32:
+      if (std::ranges::any_of(contents.fp32_contents(), [](float x) { return !std::isfinite(x); }))
+        return wrong("expected finite numbers");
+      values = list_of(contents.fp32_contents());
+      break;
+    case Datatype::kBytes: {
+      std::string raw;
+      for (const std::string& each : contents.bytes_contents()) raw += raw_of_text(each);
+      if (static_cast<size_t>(contents.bytes_contents_size()) == count) {
+        SPECD_TRY(values, values_of_raw(spec, count, raw));
+      }
+      break;
+    }
+  }
+  if (values.size() != count || static_cast<size_t>(n) != count)
+    return wrong("expected " + std::to_string(count) + " elements of " + datatype_name(spec.type) +
+                 " and no others, found " + std::to_string(values.size()) + " of " +
+                 std::to_string(n));
+  return values;
+}
+
+Json parameter_value(const inference::InferParameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case inference::InferParameter::kBoolParam:
+      return parameter.bool_param();
+    case inference::InferParameter::kInt64Param:
+      return parameter.int64_param();
+    case inference::InferParameter::kUint64Param:
+      return parameter.uint64_param();
+    case inference::InferParameter::kDoubleParam:
+      return parameter.double_param();
+    case inference::InferParameter::kStringParam:
+      return parameter.string_param();
+    case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return nullptr;
+}
+
+Result<Json> values_of(const ModelInferRequest& wire, const TritonModel& model) {
+  const int n_raw = wire.raw_input_contents_size();
+  if (n_raw > 0 && n_raw != wire.inputs_size())
+    return Status(Code::kInvalidArgument, "raw_input_contents",
+                  "expected one for each of the " + std::to_string(wire.inputs_size()) +
+                      " inputs, found " + std::to_string(n_raw));
+  Json values = Json::object();
+  for (int i = 0; i < wire.inputs_size(); ++i) {
+    const auto& input = wire.inputs(i);
+    const TensorHead head{.name = input.name(),
+                          .datatype = input.datatype(),
+                          .shape = {input.shape().begin(), input.shape().end()}};
+    size_t count = 0;
+    SPECD_TRY(const TensorSpec* const spec, check_tensor(head, model, count));
+    if (n_raw > 0 && input.has_contents())
+      return Status(Code::kInvalidArgument, "raw_input_contents",
+                    "expected none beside contents, which input " + quote(head.name) + " has");
+    Result<Json> list = n_raw > 0 ? values_of_raw(*spec, count, wire.raw_input_contents(i))
+                                  : values_of_contents(*spec, count, input.contents());
+    SPECD_OK_OR_RETURN(list.status());
+    if (!values.emplace(head.name, std::move(list).value()).second)
+      return Status(Code::kInvalidArgument, "inputs",
+                    "expected each input once, found " + quote(head.name) + " again");
+  }
+  for (const auto& [name, parameter] : wire.parameters()) {
+    if (!values.emplace(name, parameter_value(parameter)).second)
+      return Status(Code::kInvalidArgument, "parameters",
+                    "expected no value beside the input of the same name, found " + quote(name));
+  }
+  return values;
+}
+
+// A request, and what its responses need of it.
+struct Asked {
+  InferRequest request;
+  std::vector<std::string> outputs;  // the wished ones; empty = all
+};
+
+Result<Asked> read_asked(const ModelInferRequest& wire, const TritonModel& model) {
+  SPECD_OK_OR_RETURN(model.check(wire.model_name(), wire.model_version()));
+  SPECD_TRY(const Json values, values_of(wire, model));
+  Asked asked;
+  SPECD_TRY(asked.request, read_infer(values, wire.id(), random_seed()));
+  const auto known = infer_outputs();
+  for (const auto& output : wire.outputs()) {
+    if (std::ranges::none_of(known, [&](const char* each) { return output.name() == each; }))
+      return Status(Code::kInvalidArgument, "unexpected inference output " + quote(output.name()) +
+                                                " for model " + quote(model.name));
+    asked.outputs.push_back(output.name());
+  }
+  return asked;
+}
+
+// The client's deadline, where it is earlier than the request's own.
+void limit_time(const grpc::CallbackServerContext& context, InferRequest& request) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline - std::chrono::system_clock::now());
+  request.time_left = std::min(left, request.time_left.value_or(left));
+}
+
+// ---- responses ----
+
+void fill_head(ModelInferResponse& response, const TritonModel& model, const std::string& id) {
+  response.set_model_name(model.name);
+  response.set_model_version(model.version);
+  response.set_id(id);
+}
+
+void fill(ModelInferResponse& response, const InferOutputs& outputs,
+          const std::vector<std::string>& wished) {
+  for (const auto& [name, value] : outputs) {
+    if (!wished.empty() && std::ranges::find(wished, name) == wished.end()) continue;
+    auto& tensor = *response.add_outputs();
+    tensor.set_name(name);
+    tensor.set_datatype(datatype_name(Datatype::kBytes));
+    tensor.add_shape(1);
+    response.add_raw_output_contents(raw_of_text(value));
+  }
+}
+
+// One ModelInfer call. Deletes itself in OnDone(), which comes after the last of InferSink.
+class UnaryInfer final : public grpc::ServerUnaryReactor {
+ public:
+  // What a call hears of goes to `response`, which is gRPC's until OnDone().
+  class Sink final : public InferSink {
+   public:
+    Sink(UnaryInfer& reactor, const TritonModel& model, const Asked& asked,
+         ModelInferResponse& response)
+        : reactor_(reactor),
+          model_(model),
+          id_(asked.request.id),
+          outputs_(asked.outputs),
+          response_(response) {}
+    void respond(const InferOutputs& outputs, bool, std::function<void(bool)> done) override {
+      response_.Clear();
+      fill_head(response_, model_, id_);
+      fill(response_, outputs, outputs_);
+      reactor_.finish(grpc::Status::OK, std::move(done));
+    }
+    void fail(const Status& status, std::function<void(bool)> done) override {
+      reactor_.finish(status_to_wire(status), std::move(done));
+    }
+
+   private:
+    UnaryInfer& reactor_;
+    const TritonModel& model_;
+    const std::string id_;
+    const std::vector<std::string> outputs_;
+    ModelInferResponse& response_;
+  };
+
+  explicit UnaryInfer(Caller::Place place) : place_(std::move(place)) {}
+  // gRPC has not seen this call yet, so neither OnCancel nor OnDone can run.
+  void own(std::shared_ptr<InferCall> call) { call_ = std::move(call); }
+
+  void OnCancel() override { call_->disconnect(); }
+  void OnDone() override {
+    if (done_) done_(true);
+    delete this;
+  }
+
+ private:
+  void finish(const grpc::Status& status, std::function<void(bool)> done) {
+    done_ = std::move(done);
+    place_ = {};  // a client that has seen the end may call again at once
+    Finish(status);
+  }
+
+  Caller::Place place_;
+  std::function<void(bool)> done_;
+  std::shared_ptr<InferCall> call_;
+};
+
+// One ModelStreamInfer call. Requests are read while few responses wait for the client to read them. Deletes
+// itself in OnDone(), when every InferCall has ended.
+class StreamInfer final
+    : public grpc::ServerBidiReactor<ModelInferRequest, ModelStreamInferResponse> {
+ public:
+  StreamInfer(Engine& engine, Sessions& sessions, const TritonModel& model, Caller& caller,
+              grpc::CallbackServerContext& context)
+      : engine_(engine), sessions_(sessions), model_(model), caller_(caller), context_(context) {
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      const MutexLock lock(mutex_);
+      has_read_all_ = true;
+      return finish_if_done();
+    }
+    const Status begun = within_memory([this] { return begin(); });
+    const MutexLock lock(mutex_);
+    if (!begun.ok()) {
+      // Not even an error can be told.
+      has_read_all_ = true;
+      return finish_if_done();
+    }
+    request_.Clear();
+    is_reading_ = false;
+    read_on();
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::function<void(bool)> done;
+    {
+      const MutexLock lock(mutex_);
+      done = std::move(unsent_.front().done);
+      unsent_.pop_front();
+      is_writing_ = false;
+      if (!ok) is_gone_ = true;
+    }
+    if (done) done(ok);
+    if (!ok) leave();
+    const MutexLock lock(mutex_);
+    write_on();
+    read_on();
+    finish_if_done();
+  }
+
+  void OnCancel() override {
+    leave();
+    const MutexLock lock(mutex_);
+    if (!is_reading_) has_read_all_ = true;  // else OnReadDone() comes
+    finish_if_done();
+  }
+
+  void OnDone() override {
+    { const MutexLock lock(mutex_); }  // whoever has finished this still has it
+    delete this;
+  }
+
+ private:
+  struct Unsent {
+    ModelStreamInferResponse message;
+    std::function<void(bool)> done;
+  };
+
+  class Sink final : public InferSink {
+   public:
+    Sink(StreamInfer& stream, uint64_t number, const std::string& id,
+         std::vector<std::string> outputs, Caller::Place place)
+        : stream_(stream),
+          number_(number),
+          id_(id),
+          outputs_(std::move(outputs)),
+          place_(std::move(place)) {}
+    void respond(const InferOutputs& outputs, bool is_last,
+                 std::function<void(bool)> done) override {
+      Unsent one{.message = {}, .done = std::move(done)};
+      ModelInferResponse& response = *one.message.mutable_infer_response();
+      stream_.fill_one(response, id_, is_last);
+      fill(response, outputs, outputs_);
+      if (!is_last) place_.stop_waiting();
+      stream_.send(std::move(one), is_last ? number_ : 0);
+    }
+    void fail(const Status& status, std::function<void(bool)> done) override {
+      stream_.send(stream_.error(status, id_, std::move(done)), number_);
+    }
+
+   private:
+    StreamInfer& stream_;
+    const uint64_t number_;  // of the call
+    const std::string id_;
+    const std::vector<std::string> outputs_;
+    Caller::Place place_;
+  };
+
+  void fill_one(ModelInferResponse& response, const std::string& id, bool is_last) const {
+    fill_head(response, model_, id);
+    (*response.mutable_parameters())["triton_final_response"].set_bool_param(is_last);
+  }
+  Unsent error(const Status& status, const std::string& id, std::function<void(bool)> done) const {
+    Unsent one{.message = {}, .done = std::move(done)};
+    one.message.set_error_message(status_to_wire(status).error_message());
+    fill_one(*one.message.mutable_infer_response(), id, true);
+    return one;
+  }
+
+  // Starts what request_ asks for, or says why not.
+  Status begin() {
+    const std::string id = request_.id();
+    Result<Caller::Place> place = caller_.take_place(request_.ByteSizeLong());
+    Result<Asked> asked = place.ok() ? read_asked(request_, model_) : Result<Asked>(place.status());
+    if (!asked.ok()) {
+      Unsent one = error(asked.status(), id, {});
+      engine_.count_refused();  // no session does
+      send(std::move(one), 0);
+      return Status();
+    }
+    InferRequest& request = asked.value().request;
+    limit_time(context_, request);
+    uint64_t number = 0;
+    {
+      const MutexLock lock(mutex_);
+      number = ++last_number_;
+      calls_[number];  // from here on there is one
+    }
+    std::shared_ptr<InferCall> call;
+    try {
+      auto sink = std::make_shared<Sink>(*this, number, id, std::move(asked.value().outputs),
+                                         std::move(place).value());
+      call = InferCall::start(engine_, sessions_, std::move(request), owner_of(caller_),
+                              std::move(sink));
+    } catch (const std::bad_alloc&) {
+      const MutexLock lock(mutex_);
+      calls_.erase(number);
+      throw;
+    }
+    bool is_gone = false;
+    {
+      const MutexLock lock(mutex_);
+      is_gone = is_gone_;
+      // It may have ended already.
+      if (const auto found = calls_.find(number); found != calls_.end()) found->second = call;
+    }
+    if (is_gone) call->disconnect();
+    return Status();
+  }
+
+  // `ended`: the number of the call whose last response this is; 0 = of none.
+  void send(Unsent one, uint64_t ended) {
+    std::function<void(bool)> dropped;
+    std::shared_ptr<InferCall> last;  // let go after the lock
+    {
+      const MutexLock lock(mutex_);
+      if (is_gone_) {
+        dropped = std::move(one.done);
+      } else {
+        unsent_.push_back(std::move(one));
+      }
+    }
+    if (dropped) dropped(false);
+    const MutexLock lock(mutex_);
+    if (const auto found = calls_.find(ended); found != calls_.end()) {
+      last = std::move(found->second);
+      calls_.erase(found);
+    }
+    write_on();
+    finish_if_done();
+  }
+
+  // The client is gone: nothing more is written, and every call ends.
+  void leave() {
+    std::vector<std::shared_ptr<InferCall>> open;
+    std::deque<Unsent> dropped;
+    {
+      const MutexLock lock(mutex_);
+      is_gone_ = true;
+      for (const auto& [number, call] : calls_) {
+        if (call != nullptr) open.push_back(call);
+      }
+      // gRPC has the first one until OnWriteDone().
+      while (unsent_.size() > (is_writing_ ? 1 : 0)) {
+        dropped.push_back(std::move(unsent_.back()));
+        unsent_.pop_back();
+      }
+    }
+    for (const Unsent& each : dropped) {
+      if (each.done) each.done(false);
+    }
+    for (const auto& call : open) call->disconnect();
+  }
+
+  void write_on() SPECD_REQUIRES(mutex_) {
+    if (is_writing_ || unsent_.empty() || has_finished_) return;
+    is_writing_ = true;
+    StartWrite(&unsent_.front().message);
+  }
+  void read_on() SPECD_REQUIRES(mutex_) {
+    if (is_reading_ || has_read_all_ || has_finished_ || unsent_.size() >= kUnsentMax) return;
+    is_reading_ = true;
+    StartRead(&request_);
+  }
+  void finish_if_done() SPECD_REQUIRES(mutex_) {
+    if (has_finished_ || !has_read_all_ || !calls_.empty() || !unsent_.empty()) return;
+    has_finished_ = true;
+    Finish(grpc::Status::OK);
+  }
+
+  Engine& engine_;
+  Sessions& sessions_;
+  const TritonModel& model_;
+  Caller& caller_;
+  grpc::CallbackServerContext& context_;
+  ModelInferRequest request_;  // borrowed by gRPC while is_reading_
+  Mutex mutex_;
+  std::deque<Unsent> unsent_ SPECD_GUARDED_BY(mutex_);  // gRPC borrows the first while is_writing_
+  std::map<uint64_t, std::shared_ptr<InferCall>> calls_ SPECD_GUARDED_BY(mutex_);  // that run
+  uint64_t last_number_ SPECD_GUARDED_BY(mutex_) = 0;
+  bool is_reading_ SPECD_GUARDED_BY(mutex_) = true, is_writing_ SPECD_GUARDED_BY(mutex_) = false;
+  bool has_read_all_ SPECD_GUARDED_BY(mutex_) = false, is_gone_ SPECD_GUARDED_BY(mutex_) = false;
+  bool has_finished_ SPECD_GUARDED_BY(mutex_) = false;
+};
+
+void set_duration(inference::StatisticDuration& to, const InferStatistics::Duration& from) {
+  to.set_count(from.count);
+  to.set_ns(from.ns);
+}
+
+inference::DataType config_type(Datatype type) {
+  switch (type) {
+    case Datatype::kBool:
+      return inference::TYPE_BOOL;
+    case Datatype::kInt32:
+      return inference::TYPE_INT32;
+    case Datatype::kUint64:
+      return inference::TYPE_UINT64;
+    case Datatype::kFp32:
+      return inference::TYPE_FP32;
+    case Datatype::kBytes:
+      return inference::TYPE_STRING;
+  }
+  return inference::TYPE_INVALID;
+}
+
+}  // namespace
+
+bool KserveService::is_ready() const { return engine_.status().state == EngineState::kReady; }
+
+grpc::ServerUnaryReactor* KserveService::ServerLive(Caller&, grpc::CallbackServerContext* context,
+                                                    const inference::ServerLiveRequest*,
+                                                    inference::ServerLiveResponse* response) {
+  response->set_live(true);
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* KserveService::ServerReady(Caller&, grpc::CallbackServerContext* context,
+                                                     const inference::ServerReadyRequest*,
+                                                     inference::ServerReadyResponse* response) {
+  response->set_ready(is_ready());
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelReady(Caller&, grpc::CallbackServerContext* context,
+                                                    const inference::ModelReadyRequest* request,
+                                                    inference::ModelReadyResponse* response) {
+  response->set_ready(model_.check(request->name(), request->version()).ok() && is_ready());
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* KserveService::ServerMetadata(
+    Caller&, grpc::CallbackServerContext* context, const inference::ServerMetadataRequest*,
+    inference::ServerMetadataResponse* response) {
+  response->set_name("specd");
+  response->set_version(kVersion);
+  for (const char* const each : triton_extensions()) response->add_extensions(each);
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelMetadata(
+    Caller&, grpc::CallbackServerContext* context, const inference::ModelMetadataRequest* request,
+    inference::ModelMetadataResponse* response) {
+  const Status known = model_.check(request->name(), request->version());
+  if (!known.ok()) return finished(context, known);
+  response->set_name(model_.name);
+  response->add_versions(model_.version);
+  response->set_platform(kTritonBackend);
+  const auto fill_tensor = [](auto& tensor, const char* name, Datatype type, int64_t dim) {
+    tensor.set_name(name);
+    tensor.set_datatype(datatype_name(type));
+    tensor.add_shape(dim);
+  };
+  for (const TensorSpec& each : infer_inputs())
+    fill_tensor(*response->add_inputs(), each.name, each.type, each.dim());
+  for (const char* const each : infer_outputs())
+    fill_tensor(*response->add_outputs(), each, Datatype::kBytes, 1);
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelConfig(Caller&, grpc::CallbackServerContext* context,
+                                                     const inference::ModelConfigRequest* request,
+                                                     inference::ModelConfigResponse* response) {
+  const Status known = model_.check(request->name(), request->version());
+  if (!known.ok()) return finished(context, known);
+  inference::ModelConfig& config = *response->mutable_config();
+  config.set_name(model_.name);
+  config.set_backend(kTritonBackend);
+  for (const TensorSpec& each : infer_inputs()) {
+    auto& input = *config.add_input();
+    input.set_name(each.name);
+    input.set_data_type(config_type(each.type));
+    input.add_dims(each.dim());
+    input.set_optional(std::string_view(each.name) != kTextInput);
+  }
+  for (const char* const each : infer_outputs()) {
+    auto& output = *config.add_output();
+    output.set_name(each);
+    output.set_data_type(config_type(Datatype::kBytes));
+    output.add_dims(1);
+  }
+  config.mutable_model_transaction_policy()->set_decoupled(false);
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelStatistics(
+    Caller&, grpc::CallbackServerContext* context, const inference::ModelStatisticsRequest* request,
+    inference::ModelStatisticsResponse* response) {
+  if (!request->name().empty()) {
+    const Status known = model_.check(request->name(), request->version());
+    if (!known.ok()) return finished(context, known);
+  }
+  const InferStatistics all = infer_statistics(engine_.metrics());
+  inference::ModelStatistics& model = *response->add_model_stats();
+  model.set_name(model_.name);
+  model.set_version(model_.version);
+  model.set_inference_count(all.inference_count);
+  model.set_execution_count(all.execution_count);
+  inference::InferStatistics& stats = *model.mutable_inference_stats();
+  set_duration(*stats.mutable_success(), all.success);
+  set_duration(*stats.mutable_fail(), all.fail);
+  set_duration(*stats.mutable_queue(), all.queue);
+  set_duration(*stats.mutable_compute_input(), all.compute_input);
+  set_duration(*stats.mutable_compute_infer(), all.compute_infer);
+  set_duration(*stats.mutable_compute_output(), all.compute_output);
+  set_duration(*stats.mutable_cache_hit(), {});
+  set_duration(*stats.mutable_cache_miss(), {});
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* KserveService::RepositoryIndex(
+    Caller&, grpc::CallbackServerContext* context, const inference::RepositoryIndexRequest* request,
+    inference::RepositoryIndexResponse* response) {
+  const bool ready = is_ready();
+  if (ready || !request->ready()) {
+    auto& model = *response->add_models();
+    model.set_name(model_.name);
+    model.set_version(model_.version);
+    model.set_state(ready ? "READY" : "UNAVAILABLE");
+    if (!ready) model.set_reason("draining");
+  }
+  return finished(context, Status());
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelInfer(Caller& caller,
+                                                    grpc::CallbackServerContext* context,
+                                                    const ModelInferRequest* wire,
+                                                    ModelInferResponse* response) {
+  Result<Caller::Place> place = caller.take_place(wire->ByteSizeLong());
+  Result<Asked> asked = place.ok() ? within_memory([&] { return read_asked(*wire, model_); })
+                                   : Result<Asked>(place.status());
+  // gRPC keeps the message until the call ends. Its text may have megabytes, and is not read again.
+  const_cast<ModelInferRequest*>(wire)->Clear();
+  if (asked.ok() && asked.value().request.is_stream.value_or(false))
+    asked = Status(Code::kInvalidArgument, "stream",
+                   "ModelInfer has one response; use ModelStreamInfer");
+  if (!asked.ok()) {
+    engine_.count_refused();  // no session does
+    return finished(context, asked.status());
+  }
+  limit_time(*context, asked.value().request);
+  auto reactor = std::make_unique<UnaryInfer>(std::move(place).value());
+  auto sink = std::make_shared<UnaryInfer::Sink>(*reactor, model_, asked.value(), *response);
+  reactor->own(InferCall::start(engine_, sessions_, std::move(asked.value().request),
+                                owner_of(caller), std::move(sink)));
+  return reactor.release();
+}
+
+grpc::ServerBidiReactor<ModelInferRequest, ModelStreamInferResponse>*
+KserveService::ModelStreamInfer(Caller& caller, grpc::CallbackServerContext* context) {
+  return new StreamInfer(engine_, sessions_, model_, caller, *context);
+}
+
+}  // namespace specd::host

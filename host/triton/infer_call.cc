@@ -1,0 +1,132 @@
+#include "host/triton/infer_call.h"
+
+#include <numeric>
+#include <variant>
+
+#include "core/base/clock.h"
+#include "core/base/json.h"
+
+namespace specd::host {
+namespace {
+
+// As Python writes it, in whose words the LLM API backend answers.
+std::string number_text(double value) { return Json(value).dump(); }
+
+InferRequest without_prompt(InferRequest request) {
+  request.request.drop_prompt();
+  return request;
+}
+
+}  // namespace
+
+InferCall::InferCall(int32_t page_tokens, InferRequest asked, std::shared_ptr<InferSink> sink)
+    : page_tokens_(page_tokens),
+      asked_(without_prompt(std::move(asked))),
+      arrived_ns_(now_ns()),
+      sink_(std::move(sink)) {}
+
+std::shared_ptr<InferCall> InferCall::start(Engine& engine, Sessions& sessions,
+                                            InferRequest request, uint64_t client,
+                                            std::shared_ptr<InferSink> sink) {
+  Request asked = std::move(request.request);
+  const SessionOptions options{
+      .client = client, .return_prompt_tokens = false, .time_left = request.time_left};
+  const auto call =
+      std::make_shared<InferCall>(engine.model().page_tokens, std::move(request), std::move(sink));
+  if (call->asked_.cancels) {
+    sessions.cancel(call->asked_.id, client);
+    call->sink_->respond({}, true, [](bool) {});
+    return call;
+  }
+  {
+    const MutexLock lock(call->mutex_);  // an open session may end at any time
+    call->session_ = sessions.open(*call);
+    call->self_ = call;
+  }
+  call->session()->start(std::move(asked), options);
+  return call;
+}
+
+std::shared_ptr<Session> InferCall::session() {
+  const MutexLock lock(mutex_);
+  return session_;
+}
+
+void InferCall::disconnect() {
+  if (const auto session = this->session(); session != nullptr) session->disconnect();
+}
+
+void InferCall::write(SessionOutput output) {
+  const std::shared_ptr<Session> session = this->session();
+  const auto sent = [session](bool is_sent) {
+    if (!is_sent) session->disconnect();
+    session->written();
+  };
+  if (const auto* const start = std::get_if<SessionStart>(&output)) {
+    n_prompt_tokens_ = start->n_prompt_tokens;
+    if (!asked_.excludes_input) text_ = asked_.text_input;
+  } else if (auto* const piece = std::get_if<SessionText>(&output)) {
+    // The last piece waits for the figures that go with it.
+    const bool is_last = piece->finish != FinishReason::kNone;
+    std::string text = text_ + piece->text;
+    const bool is_sent = asked_.is_stream.value_or(false) && !is_last && !piece->text.empty();
+    if (is_sent) sink_->respond({{"text_output", text}}, false, sent);
+    logprob_ = std::accumulate(piece->logprobs.token.begin(), piece->logprobs.token.end(), logprob_,
+                               [](double sum, float each) { return sum + double{each}; });
+    last_.finish = piece->finish;
+    last_.stop = piece->stop;
+    text_ = is_sent ? std::string() : std::move(text);
+    if (is_sent) return;
+  } else if (auto* const finish = std::get_if<SessionFinish>(&output)) {
+    usage_ = std::move(finish->usage);
+  }
+  session->written();
+}
+
+InferOutputs InferCall::last_outputs() const {
+  InferOutputs all{{"text_output", text_}};
+  const auto add = [&all](const char* name, std::string value) {
+    all.emplace_back(name, std::move(value));
+  };
+  if (asked_.returns_finish_reason) add("finish_reason", finish_reason_name(last_.finish));
+  if (asked_.returns_stop_reason)
+    add("stop_reason",
+        last_.stop < 0 ? "None" : asked_.request.stop[static_cast<size_t>(last_.stop)]);
+  if (asked_.returns_logprob) add("cumulative_logprob", number_text(logprob_));
+  if (!asked_.returns_metrics) return all;
+  const int64_t drafted = usage_.draft_tokens, accepted = usage_.accepted_tokens;
+  add("acceptance_rate",
+      number_text(drafted == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(drafted)));
+  add("total_accepted_draft_tokens", std::to_string(accepted));
+  add("total_draft_tokens", std::to_string(drafted));
+  const int32_t reused = usage_.cached_prompt_tokens / page_tokens_;
+  const int32_t pages = (n_prompt_tokens_ + page_tokens_ - 1) / page_tokens_;
+  add("kv_cache_reused_block", std::to_string(reused));
+  add("kv_cache_missed_block", std::to_string(pages - reused));
+  add("kv_cache_hit_rate", number_text(pages == 0 ? 0 : static_cast<double>(reused) / pages));
+  uint64_t at = arrived_ns_;
+  add("arrival_time_ns", std::to_string(at));
+  add("first_scheduled_time_ns", std::to_string(at += usage_.queue_ns));
+  add("first_token_time_ns", std::to_string(at += usage_.prefill_ns));
+  add("last_token_time_ns", std::to_string(at + usage_.decode_ns));
+  return all;
+}
+
+// May throw std::bad_alloc, and is then called again.
+void InferCall::end(const Status& status) {
+  const auto close = [self = shared_from_this()](bool) { self->close(); };
+  if (status.ok()) {
+    sink_->respond(last_outputs(), true, close);
+  } else {
+    sink_->fail(in_words_of_infer(status), close);
+  }
+}
+
+void InferCall::close() {
+  std::shared_ptr<InferCall> last;  // let go after the lock
+  const MutexLock lock(mutex_);
+  session_->close();
+  last = std::move(self_);
+}
+
+}  // namespace specd::host
