@@ -498,7 +498,6 @@ struct TritonFront::Served {
     Ordered stats;
     stats["name"] = model().name;
     stats["version"] = model().version;
-    stats["last_inference"] = 0;
     stats["inference_count"] = all.inference_count;
     stats["execution_count"] = all.execution_count;
     Ordered inference;

@@ -12,23 +12,19 @@ namespace {
 // As Python writes it, in whose words the LLM API backend answers.
 std::string number_text(double value) { return Json(value).dump(); }
 
-InferRequest without_prompt(InferRequest request) {
-  request.request.drop_prompt();
-  return request;
-}
-
 }  // namespace
 
 InferCall::InferCall(int32_t page_tokens, InferRequest asked, std::shared_ptr<InferSink> sink)
     : page_tokens_(page_tokens),
-      asked_(without_prompt(std::move(asked))),
+      asked_(std::move(asked)),
       arrived_ns_(now_ns()),
       sink_(std::move(sink)) {}
 
 std::shared_ptr<InferCall> InferCall::start(Engine& engine, Sessions& sessions,
                                             InferRequest request, uint64_t client,
                                             std::shared_ptr<InferSink> sink) {
-  Request asked = std::move(request.request);
+  Request asked = std::exchange(request.request, Request());
+  request.request.stop = asked.stop;
   const SessionOptions options{
       .client = client, .return_prompt_tokens = false, .time_left = request.time_left};
   const auto call =

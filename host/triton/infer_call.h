@@ -54,7 +54,7 @@ class InferCall final : public SessionReader, public std::enable_shared_from_thi
   std::shared_ptr<Session> session();
 
   const int32_t page_tokens_;
-  const InferRequest asked_;  // without the prompt
+  const InferRequest asked_;  // of its request only the stop strings
   const uint64_t arrived_ns_;
   const std::shared_ptr<InferSink> sink_;
   Mutex mutex_;

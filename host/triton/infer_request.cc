@@ -52,19 +52,27 @@ std::string our_name(const std::string& theirs) {
   return theirs.starts_with(kPrefix) ? theirs.substr(kPrefix.size()) : theirs;
 }
 
+// /v1/completions has in a section what is a value of its own here.
+Status without_section(const Status& status) {
+  constexpr std::string_view kSection = "speculative.";
+  if (status.field() == "prompt") return {status.code(), kTextInput, status.message()};
+  if (!status.field().starts_with(kSection)) return status;
+  return {status.code(), status.field().substr(kSection.size()), status.message()};
+}
+
 // The client's values under our names, and its name of each.
 struct Named {
   Json values = Json::object();
   std::map<std::string, std::string> theirs;
 
-  Status in_their_words(const Status& status) const {
+  Status in_their_words(const Status& error) const {
+    const Status status = without_section(error);
     const std::string& field = status.field();
     const size_t end = std::min(field.find_first_of(".["), field.size());
     const std::string name = field.substr(0, end);
     const auto found = theirs.find(name == "stop" ? "stop_texts" : name);
-    const std::string shown = found == theirs.end() ? name : found->second;
-    return {status.code(), (shown == "prompt" ? kTextInput : shown) + field.substr(end),
-            status.message()};
+    const std::string& shown = found == theirs.end() ? name : found->second;
+    return {status.code(), shown + field.substr(end), status.message()};
   }
 };
 
@@ -169,8 +177,7 @@ Result<InferRequest> read_infer(const Json& values, const std::string& id, uint6
 }
 
 Status in_words_of_infer(const Status& status) {
-  const Status told = in_words_of_body(status, {});
-  return told.field() == "prompt" ? Status(told.code(), kTextInput, told.message()) : told;
+  return without_section(in_words_of_body(status, {}));
 }
 
 }  // namespace specd::host
