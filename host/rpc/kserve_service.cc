@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <deque>
 #include <functional>
 #include <map>
@@ -13,16 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/json.h"
 #include "core/base/mutex.h"
-#include "core/base/quote.h"
 #include "host/base/out_of_memory.h"
 #include "host/rpc/calls.h"
+#include "host/rpc/kserve_wire.h"
 #include "host/rpc/wire.h"
 #include "host/triton/infer_call.h"
 #include "host/triton/infer_request.h"
 #include "host/triton/statistics.h"
-#include "host/triton/tensors.h"
 #include "host/version.h"
 
 namespace specd::host {
@@ -40,129 +37,6 @@ uint64_t random_seed() {
   return value;
 }
 
-// ---- requests ----
-
-template <typename List>
-Json list_of(const List& values) {
-  Json list = Json::array();
-  for (const auto& each : values) list.push_back(each);
-  return list;
-}
-
-// The elements of `contents`, which has those of this type alone.
-Result<Json> values_of_contents(const TensorSpec& spec, size_t count,
-                                const inference::InferTensorContents& contents) {
-  const auto wrong = [&spec](const std::string& text) {
-    return Status(Code::kInvalidArgument,
-                  "inference input " + quote(spec.name) + ": contents: " + text);
-  };
-  const int n = contents.bool_contents_size() + contents.int_contents_size() +
-                contents.int64_contents_size() + contents.uint_contents_size() +
-                contents.uint64_contents_size() + contents.fp32_contents_size() +
-                contents.fp64_contents_size() + contents.bytes_contents_size();
-  Json values;
-  switch (spec.type) {
-    case Datatype::kBool:
-      values = list_of(contents.bool_contents());
-      break;
-    case Datatype::kInt32:
-      values = list_of(contents.int_contents());
-      break;
-    case Datatype::kUint64:
-      values = list_of(contents.uint64_contents());
-      break;
-    case Datatype::kFp32:
-      if (std::ranges::any_of(contents.fp32_contents(), [](float x) { return !std::isfinite(x); }))
-        return wrong("expected finite numbers");
-      values = list_of(contents.fp32_contents());
-      break;
-    case Datatype::kBytes: {
-      std::string raw;
-      for (const std::string& each : contents.bytes_contents()) raw += raw_of_text(each);
-      if (static_cast<size_t>(contents.bytes_contents_size()) == count) {
-        SPECD_TRY(values, values_of_raw(spec, count, raw));
-      }
-      break;
-    }
-  }
-  if (values.size() != count || static_cast<size_t>(n) != count)
-    return wrong("expected " + std::to_string(count) + " elements of " + datatype_name(spec.type) +
-                 " and no others, found " + std::to_string(values.size()) + " of " +
-                 std::to_string(n));
-  return values;
-}
-
-Json parameter_value(const inference::InferParameter& parameter) {
-  switch (parameter.parameter_choice_case()) {
-    case inference::InferParameter::kBoolParam:
-      return parameter.bool_param();
-    case inference::InferParameter::kInt64Param:
-      return parameter.int64_param();
-    case inference::InferParameter::kUint64Param:
-      return parameter.uint64_param();
-    case inference::InferParameter::kDoubleParam:
-      return parameter.double_param();
-    case inference::InferParameter::kStringParam:
-      return parameter.string_param();
-    case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
-      break;
-  }
-  return nullptr;
-}
-
-Result<Json> values_of(const ModelInferRequest& wire, const TritonModel& model) {
-  const int n_raw = wire.raw_input_contents_size();
-  if (n_raw > 0 && n_raw != wire.inputs_size())
-    return Status(Code::kInvalidArgument, "raw_input_contents",
-                  "expected one for each of the " + std::to_string(wire.inputs_size()) +
-                      " inputs, found " + std::to_string(n_raw));
-  Json values = Json::object();
-  for (int i = 0; i < wire.inputs_size(); ++i) {
-    const auto& input = wire.inputs(i);
-    const TensorHead head{.name = input.name(),
-                          .datatype = input.datatype(),
-                          .shape = {input.shape().begin(), input.shape().end()}};
-    size_t count = 0;
-    SPECD_TRY(const TensorSpec* const spec, check_tensor(head, model, count));
-    if (n_raw > 0 && input.has_contents())
-      return Status(Code::kInvalidArgument, "raw_input_contents",
-                    "expected none beside contents, which input " + quote(head.name) + " has");
-    Result<Json> list = n_raw > 0 ? values_of_raw(*spec, count, wire.raw_input_contents(i))
-                                  : values_of_contents(*spec, count, input.contents());
-    SPECD_OK_OR_RETURN(list.status());
-    if (!values.emplace(head.name, std::move(list).value()).second)
-      return Status(Code::kInvalidArgument, "inputs",
-                    "expected each input once, found " + quote(head.name) + " again");
-  }
-  for (const auto& [name, parameter] : wire.parameters()) {
-    if (!values.emplace(name, parameter_value(parameter)).second)
-      return Status(Code::kInvalidArgument, "parameters",
-                    "expected no value beside the input of the same name, found " + quote(name));
-  }
-  return values;
-}
-
-// A request, and what its responses need of it.
-struct Asked {
-  InferRequest request;
-  std::vector<std::string> outputs;  // the wished ones; empty = all
-};
-
-Result<Asked> read_asked(const ModelInferRequest& wire, const TritonModel& model) {
-  SPECD_OK_OR_RETURN(model.check(wire.model_name(), wire.model_version()));
-  SPECD_TRY(const Json values, values_of(wire, model));
-  Asked asked;
-  SPECD_TRY(asked.request, read_infer(values, wire.id(), random_seed()));
-  const auto known = infer_outputs();
-  for (const auto& output : wire.outputs()) {
-    if (std::ranges::none_of(known, [&](const char* each) { return output.name() == each; }))
-      return Status(Code::kInvalidArgument, "unexpected inference output " + quote(output.name()) +
-                                                " for model " + quote(model.name));
-    asked.outputs.push_back(output.name());
-  }
-  return asked;
-}
-
 // The client's deadline, where it is earlier than the request's own.
 void limit_time(const grpc::CallbackServerContext& context, InferRequest& request) {
   const auto deadline = context.deadline();
@@ -172,33 +46,13 @@ void limit_time(const grpc::CallbackServerContext& context, InferRequest& reques
   request.time_left = std::min(left, request.time_left.value_or(left));
 }
 
-// ---- responses ----
-
-void fill_head(ModelInferResponse& response, const TritonModel& model, const std::string& id) {
-  response.set_model_name(model.name);
-  response.set_model_version(model.version);
-  response.set_id(id);
-}
-
-void fill(ModelInferResponse& response, const InferOutputs& outputs,
-          const std::vector<std::string>& wished) {
-  for (const auto& [name, value] : outputs) {
-    if (!wished.empty() && std::ranges::find(wished, name) == wished.end()) continue;
-    auto& tensor = *response.add_outputs();
-    tensor.set_name(name);
-    tensor.set_datatype(datatype_name(Datatype::kBytes));
-    tensor.add_shape(1);
-    response.add_raw_output_contents(raw_of_text(value));
-  }
-}
-
 // One ModelInfer call. Deletes itself in OnDone(), which comes after the last of InferSink.
 class UnaryInfer final : public grpc::ServerUnaryReactor {
  public:
   // What a call hears of goes to `response`, which is gRPC's until OnDone().
   class Sink final : public InferSink {
    public:
-    Sink(UnaryInfer& reactor, const TritonModel& model, const Asked& asked,
+    Sink(UnaryInfer& reactor, const TritonModel& model, const KserveRequest& asked,
          ModelInferResponse& response)
         : reactor_(reactor),
           model_(model),
@@ -207,8 +61,8 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
           response_(response) {}
     void respond(const InferOutputs& outputs, bool, std::function<void(bool)> done) override {
       response_.Clear();
-      fill_head(response_, model_, id_);
-      fill(response_, outputs, outputs_);
+      head_to_kserve(response_, model_, id_);
+      outputs_to_kserve(response_, outputs, outputs_);
       reactor_.finish(grpc::Status::OK, std::move(done));
     }
     void fail(const Status& status, std::function<void(bool)> done) override {
@@ -323,7 +177,7 @@ class StreamInfer final
       Unsent one{.message = {}, .done = std::move(done)};
       ModelInferResponse& response = *one.message.mutable_infer_response();
       stream_.fill_one(response, id_, is_last);
-      fill(response, outputs, outputs_);
+      outputs_to_kserve(response, outputs, outputs_);
       if (!is_last) place_.stop_waiting();
       stream_.send(std::move(one), is_last ? number_ : 0);
     }
@@ -340,7 +194,7 @@ class StreamInfer final
   };
 
   void fill_one(ModelInferResponse& response, const std::string& id, bool is_last) const {
-    fill_head(response, model_, id);
+    head_to_kserve(response, model_, id);
     (*response.mutable_parameters())["triton_final_response"].set_bool_param(is_last);
   }
   Unsent error(const Status& status, const std::string& id, std::function<void(bool)> done) const {
@@ -354,7 +208,8 @@ class StreamInfer final
   Status begin() {
     const std::string id = request_.id();
     Result<Caller::Place> place = caller_.take_place(request_.ByteSizeLong());
-    Result<Asked> asked = place.ok() ? read_asked(request_, model_) : Result<Asked>(place.status());
+    Result<KserveRequest> asked = place.ok() ? request_from_kserve(request_, model_, random_seed())
+                                             : Result<KserveRequest>(place.status());
     if (!asked.ok()) {
       Unsent one = error(asked.status(), id, {});
       engine_.count_refused();  // no session does
@@ -610,8 +465,9 @@ grpc::ServerUnaryReactor* KserveService::ModelInfer(Caller& caller,
                                                     const ModelInferRequest* wire,
                                                     ModelInferResponse* response) {
   Result<Caller::Place> place = caller.take_place(wire->ByteSizeLong());
-  Result<Asked> asked = place.ok() ? within_memory([&] { return read_asked(*wire, model_); })
-                                   : Result<Asked>(place.status());
+  Result<KserveRequest> asked =
+      place.ok() ? within_memory([&] { return request_from_kserve(*wire, model_, random_seed()); })
+                 : Result<KserveRequest>(place.status());
   // gRPC keeps the message until the call ends. Its text may have megabytes, and is not read again.
   const_cast<ModelInferRequest*>(wire)->Clear();
   if (asked.ok() && asked.value().request.is_stream.value_or(false))

@@ -3,8 +3,6 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <charconv>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -13,10 +11,10 @@
 #include "host/base/fields.h"
 #include "host/base/out_of_memory.h"
 #include "host/http/http_status.h"
+#include "host/triton/infer_body.h"
 #include "host/triton/infer_call.h"
 #include "host/triton/infer_request.h"
 #include "host/triton/statistics.h"
-#include "host/triton/tensors.h"
 #include "host/version.h"
 
 namespace specd::host {
@@ -26,7 +24,6 @@ using Ordered = nlohmann::ordered_json;
 using Reply = std::shared_ptr<HttpReply>;
 
 constexpr char kJsonType[] = "application/json";
-constexpr char kLengthHeader[] = "inference-header-content-length";
 constexpr size_t kBodyBytesMax = size_t{8} << 20, kSmallBodyBytesMax = size_t{4} << 10;
 constexpr char kPing[] = ": ping\n\n";
 // Over this port nobody is told from anybody: every request is of one client, who is none of gRPC's.
@@ -43,172 +40,6 @@ uint64_t random_seed() {
   uint64_t value = 0;
   [[maybe_unused]] const ssize_t unused = getrandom(&value, sizeof(value), 0);
   return value;
-}
-
-Result<Json> read_object(std::string_view body) {
-  SPECD_TRY(Json json, parse_json(body, "body"));
-  if (json.is_object()) return json;
-  return Status(Code::kInvalidArgument, "expected a JSON object, found " + shown(json));
-}
-
-// The text of `id`, which may be absent; takes it out.
-Result<std::string> take_id(Json& object) {
-  const auto found = object.find("id");
-  if (found == object.end()) return std::string();
-  if (!found->is_string())
-    return Status(Code::kInvalidArgument, "id", "expected a text, found " + shown(*found));
-  std::string id = found->get<std::string>();
-  object.erase(found);
-  return id;
-}
-
-// Moves the members of `parameters` to `values`.
-Status take_parameters(Json& object, Json& values) {
-  const auto found = object.find("parameters");
-  if (found == object.end()) return Status();
-  if (!found->is_object())
-    return {Code::kInvalidArgument, "parameters", "expected an object, found " + shown(*found)};
-  const Json parameters = std::move(*found);
-  object.erase(found);
-  for (const auto& [name, value] : parameters.items()) {
-    const auto [place, is_new] = values.emplace(name, value);
-    if (!is_new)
-      return {Code::kInvalidArgument, "parameters." + name,
-              "expected it once; an input or another value has this name, too"};
-  }
-  return Status();
-}
-
-// A request of /infer, beside its values.
-struct Tensors {
-  std::string id;
-  Json values = Json::object();
-  // The outputs that are asked for; empty = all. Which go behind the JSON in bytes.
-  std::vector<std::string> outputs, binary;
-  bool is_binary = false;  // unless an output says otherwise
-};
-
-Result<size_t> byte_count(const Json& parameters, const char* name) {
-  SPECD_TRY(const int64_t bytes, integer_of(parameters[name], 0, INT32_MAX));
-  return static_cast<size_t>(bytes);
-}
-
-// One of `inputs`. `tail`: the bytes behind the JSON that no input has taken yet.
-Status read_input(const Json& input, const TritonModel& model, std::string_view& tail,
-                  Json& values) {
-  if (!input.is_object())
-    return {Code::kInvalidArgument, "expected an object, found " + shown(input)};
-  Fields fields(input);
-  TensorHead head{.name = fields.text("name").value_or(""),
-                  .datatype = fields.text("datatype").value_or(""),
-                  .shape = {}};
-  if (const Json* const shape = fields.value("shape"); shape != nullptr && shape->is_array()) {
-    for (const Json& each : *shape) {
-      Result<int64_t> dim = integer_of(each, 0, INT64_MAX);
-      if (!dim.ok()) return std::move(dim).in_field("shape").status();
-      head.shape.push_back(dim.value());
-    }
-  } else {
-    fields.fail("shape", "expected a list of integers");
-  }
-  SPECD_OK_OR_RETURN(fields.status());
-  size_t count = 0;
-  SPECD_TRY(const TensorSpec* const spec, check_tensor(head, model, count));
-  const Json* const data = fields.value("data");
-  const Json* const parameters = fields.value("parameters");
-  const bool is_binary =
-      parameters != nullptr && parameters->is_object() && parameters->contains("binary_data_size");
-  if ((data != nullptr) == is_binary)
-    return {Code::kInvalidArgument, "data",
-            "expected either `data` or the parameter `binary_data_size`"};
-  Json list;
-  if (is_binary) {
-    Result<size_t> bytes = byte_count(*parameters, "binary_data_size");
-    if (!bytes.ok()) return std::move(bytes).in_field("binary_data_size").status();
-    if (bytes.value() > tail.size())
-      return {Code::kInvalidArgument, "binary_data_size",
-              "expected at most the " + std::to_string(tail.size()) +
-                  " bytes that are left behind the JSON, found " + std::to_string(bytes.value())};
-    SPECD_TRY(list, values_of_raw(*spec, count, tail.substr(0, bytes.value())));
-    tail.remove_prefix(bytes.value());
-  } else {
-    if (!data->is_array() || data->size() != count)
-      return {Code::kInvalidArgument, "data",
-              "expected a list of " + std::to_string(count) + " for shape [" +
-                  std::to_string(count) + "], found " +
-                  (data->is_array() ? std::to_string(data->size()) : shown(*data))};
-    list = *data;
-  }
-  if (!values.emplace(head.name, std::move(list)).second)
-    return {Code::kInvalidArgument, "name", "expected each input once, found " + quote(head.name)};
-  return Status();
-}
-
-Status read_outputs(const Json& list, Tensors& out) {
-  if (!list.is_array())
-    return {Code::kInvalidArgument, "outputs", "expected a list, found " + shown(list)};
-  const auto known = infer_outputs();
-  for (const Json& each : list) {
-    if (!each.is_object())
-      return {Code::kInvalidArgument, "outputs", "expected objects, found " + shown(each)};
-    Fields fields(each, "outputs");
-    const std::string name = fields.text("name").value_or("");
-    if (std::none_of(known.begin(), known.end(),
-                     [&name](const char* output) { return name == output; }))
-      fields.fail("name", "expected an output of the model, found " + quote(name));
-    bool is_binary = out.is_binary;
-    if (const Json* const parameters = fields.value("parameters");
-        parameters != nullptr && parameters->is_object()) {
-      Fields inner(*parameters, "outputs.parameters");
-      is_binary = inner.boolean("binary_data").value_or(is_binary);
-      if (inner.value("classification") != nullptr)
-        inner.fail("classification", "specd does not support it; leave it out");
-      SPECD_OK_OR_RETURN(inner.status());
-    }
-    SPECD_OK_OR_RETURN(fields.status());
-    out.outputs.push_back(name);
-    if (is_binary) out.binary.push_back(name);
-  }
-  return Status();
-}
-
-Result<Tensors> read_tensors(const HttpRequest& http, const TritonModel& model) {
-  std::string_view json = http.body, tail;
-  if (const std::string_view length = http.header(kLengthHeader); !length.empty()) {
-    size_t bytes = 0;
-    const char* const end = length.data() + length.size();
-    const auto [rest, bad] = std::from_chars(length.data(), end, bytes);
-    if (bad != std::errc() || rest != end || bytes == 0 || bytes > json.size())
-      return Status(Code::kInvalidArgument, "Inference-Header-Content-Length",
-                    "expected the bytes of the JSON, from 1 to the body's " +
-                        std::to_string(json.size()) + ", found " + quote(length));
-    tail = json.substr(bytes);
-    json = json.substr(0, bytes);
-  }
-  SPECD_TRY(Json object, read_object(json));
-  Tensors out;
-  SPECD_TRY(out.id, take_id(object));
-  const auto inputs = object.find("inputs");
-  if (inputs == object.end() || !inputs->is_array())
-    return Status(Code::kInvalidArgument, "inputs", "expected a list of tensors");
-  size_t n = 0;
-  for (const Json& each : *inputs) {
-    const Status read = read_input(each, model, tail, out.values);
-    const std::string place = "inputs[" + std::to_string(n++) + "]";
-    if (!read.ok())
-      return Status(read.code(), place + (read.field().empty() ? "" : "." + read.field()),
-                    read.message());
-  }
-  if (!tail.empty())
-    return Status(Code::kInvalidArgument, "inputs",
-                  "expected that the inputs take every byte behind the JSON, found " +
-                      std::to_string(tail.size()) + " more");
-  SPECD_OK_OR_RETURN(take_parameters(object, out.values));
-  if (const auto all = out.values.find("binary_data_output"); all != out.values.end())
-    out.is_binary = all->is_boolean() && all->get<bool>();
-  if (const auto outputs = object.find("outputs"); outputs != object.end())
-    SPECD_OK_OR_RETURN(read_outputs(*outputs, out));
-  return out;
 }
 
 // ---- responses ----
@@ -275,44 +106,6 @@ Json generated(const TritonModel& model, const std::string& id, const InferOutpu
   body["model_version"] = model.version;
   for (const auto& [name, value] : outputs) body[name] = value;
   return body;
-}
-
-bool has(const std::vector<std::string>& names, const char* name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-HttpAnswer inferred(const TritonModel& model, const Tensors& asked, const InferOutputs& outputs) {
-  Ordered body = Ordered::object();
-  if (!asked.id.empty()) body["id"] = asked.id;
-  body["model_name"] = model.name;
-  body["model_version"] = model.version;
-  Ordered list = Ordered::array();
-  std::string tail;
-  bool is_binary = false;
-  for (const auto& [name, value] : outputs) {
-    if (!asked.outputs.empty() && !has(asked.outputs, name)) continue;
-    Ordered output;
-    output["name"] = name;
-    output["datatype"] = datatype_name(Datatype::kBytes);
-    output["shape"] = {1};
-    if (asked.outputs.empty() ? asked.is_binary : has(asked.binary, name)) {
-      const std::string raw = raw_of_text(value);
-      output["parameters"]["binary_data_size"] = raw.size();
-      tail += raw;
-      is_binary = true;
-    } else {
-      output["data"] = Ordered::array({value});
-    }
-    list.push_back(std::move(output));
-  }
-  body["outputs"] = std::move(list);
-  HttpAnswer answer = json_answer(body);
-  if (!is_binary) return answer;
-  answer.content_type = "application/octet-stream";
-  answer.headers.emplace_back("Inference-Header-Content-Length",
-                              std::to_string(answer.body.size()));
-  answer.body += tail;
-  return answer;
 }
 
 Ordered duration_json(const InferStatistics::Duration& duration) {
@@ -385,9 +178,9 @@ struct TritonFront::Served {
 
   Result<InferRequest> read_generate(const HttpRequest& http, bool is_stream) const {
     SPECD_OK_OR_RETURN(check_model(http));
-    SPECD_TRY(Json values, read_object(http.body));
-    SPECD_TRY(const std::string id, take_id(values));
-    SPECD_OK_OR_RETURN(take_parameters(values, values));
+    SPECD_TRY(Json values, read_infer_object(http.body));
+    SPECD_TRY(const std::string id, take_infer_id(values));
+    SPECD_OK_OR_RETURN(take_infer_parameters(values, values));
     SPECD_TRY(InferRequest request, read(values, id));
     if (!is_stream && request.is_stream.value_or(false))
       return Status(Code::kInvalidArgument, "stream",
@@ -418,27 +211,33 @@ struct TritonFront::Served {
     start(std::move(request).value(), std::move(sink), reply);
   }
 
-  Result<InferRequest> read_infer_request(const HttpRequest& http, Tensors& tensors) const {
+  Result<InferRequest> read_infer_request(const HttpRequest& http, InferBody& asked) const {
     SPECD_OK_OR_RETURN(check_model(http));
-    SPECD_TRY(tensors, read_tensors(http, model()));
-    SPECD_TRY(InferRequest request, read(tensors.values, tensors.id));
-    tensors.values = Json::object();
+    SPECD_TRY(asked,
+              read_infer_body(http.body, http.header("inference-header-content-length"), model()));
+    SPECD_TRY(InferRequest request, read(asked.values, asked.id));
+    asked.values = Json::object();
     request.is_stream = false;
     return request;
   }
 
   void infer(const HttpRequest& http, const Reply& reply) const {
-    Tensors tensors;
-    Result<InferRequest> request = within_memory([&] { return read_infer_request(http, tensors); });
+    InferBody asked;
+    Result<InferRequest> request = within_memory([&] { return read_infer_request(http, asked); });
     if (!request.ok()) return refuse(request.status(), reply);
     HttpFields headers = headers_of(request.value());
-    auto sink = std::make_shared<WholeAnswer>(
-        reply, [this, tensors = std::move(tensors),
-                headers = std::move(headers)](const InferOutputs& outputs) {
-          HttpAnswer answer = inferred(model(), tensors, outputs);
-          answer.headers.insert(answer.headers.end(), headers.begin(), headers.end());
-          return answer;
-        });
+    auto sink = std::make_shared<WholeAnswer>(reply, [this, asked = std::move(asked),
+                                                      headers = std::move(headers)](
+                                                         const InferOutputs& outputs) {
+      size_t json_bytes = 0;
+      HttpAnswer answer{.content_type = kJsonType,
+                        .body = write_infer_body(asked, outputs, model(), json_bytes),
+                        .headers = headers};
+      if (json_bytes == answer.body.size()) return answer;
+      answer.content_type = "application/octet-stream";
+      answer.headers.emplace_back("Inference-Header-Content-Length", std::to_string(json_bytes));
+      return answer;
+    });
     start(std::move(request).value(), std::move(sink), reply);
   }
 
@@ -521,7 +320,7 @@ struct TritonFront::Served {
   HttpAnswer index(const std::string& text) const {
     bool only_ready = false;
     if (!text.empty()) {
-      const Result<Json> body = read_object(text);
+      const Result<Json> body = read_infer_object(text);
       if (!body.ok()) return triton_error(body.status());
       Fields fields(body.value());
       only_ready = fields.boolean("ready").value_or(false);

@@ -9,7 +9,7 @@
 
 #include "core/base/json.h"
 #include "core/base/status.h"
-#include "core/request/request.h"
+#include "core/engine.h"
 
 namespace specd::host {
 
