@@ -1,9 +1,6 @@
 #include "host/openai/front.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <string_view>
 #include <utility>
@@ -12,6 +9,7 @@
 #include "core/base/quote.h"
 #include "core/base/sha256.h"
 #include "host/base/out_of_memory.h"
+#include "host/base/random_bytes.h"
 #include "host/openai/error_answer.h"
 #include "host/base/fields.h"
 #include "host/openai/generation.h"
@@ -29,13 +27,6 @@ constexpr size_t kIdBytesMax = 112;  // the engine takes 128; those of several p
 constexpr uint64_t kTokenizerConfigBytesMax = uint64_t{16} << 20;
 constexpr uint64_t kSeeds = uint64_t{1} << 53;  // those that every JSON reader keeps exactly
 
-template <typename T>
-T random_value() {
-  T value{};
-  [[maybe_unused]] const ssize_t unused = getrandom(&value, sizeof(value), 0);
-  return value;
-}
-
 HttpAnswer json_answer(const Ordered& body) {
   return {.content_type = "application/json",
           .body = body.dump(-1, ' ', false, Ordered::error_handler_t::replace)};
@@ -45,7 +36,7 @@ HttpAnswer json_answer(const Ordered& body) {
 Result<std::string> id_of(const HttpRequest& http, const std::string& of_body) {
   const std::string_view header = http.header("x-request-id");
   std::string id = header.empty() ? of_body : std::string(header);
-  if (id.empty()) return to_hex(random_value<std::array<uint8_t, 16>>());
+  if (id.empty()) return to_hex(random_bytes<16>());
   const char* const field = header.empty() ? "request_id" : "x-request-id";
   if (id.size() > kIdBytesMax)
     return Status(Code::kInvalidArgument, field,
@@ -100,7 +91,7 @@ struct OpenAiFront::Served {
   // What is wrong with a body is found before its model is looked at, as by vLLM.
   Result<GenerationCall> read_call(const HttpRequest& http, GenerationKind kind) const {
     SPECD_TRY(const Json body, parse_json(http.body, "body"));
-    const uint64_t seed = random_value<uint64_t>() % kSeeds;
+    const uint64_t seed = random_number() % kSeeds;
     GenerationCall call;
     SPECD_TRY(call.request,
               read_generation(

@@ -3,19 +3,12 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "host/rpc/caller.h"
 #include "host/rpc/proto_text.h"
 #include "host/rpc/wire.h"
-#include "host/serve/sessions.h"
 
 namespace specd::host {
 
 constexpr int kMessageBytesMax = 4 << 20;
-
-// Whose request it is, for Sessions. An operator may cancel all.
-inline uint64_t owner_of(const Caller& caller) {
-  return caller.may(Right::kOperate) ? Sessions::kEveryClient : caller.number();
-}
 
 // Ends a unary call at once. Strings of `response` that are not UTF-8 are escaped.
 inline grpc::ServerUnaryReactor* finished(grpc::CallbackServerContext* context,

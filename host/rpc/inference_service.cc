@@ -15,6 +15,11 @@
 namespace specd::host {
 namespace {
 
+// Whose request it is, for Sessions. An operator may cancel all.
+uint64_t owner_of(const Caller& caller) {
+  return caller.may(Right::kOperate) ? Sessions::kEveryClient : caller.number();
+}
+
 // One Generate call. Deletes itself in OnDone(), which comes after end().
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>, SessionReader {
  public:

@@ -1,7 +1,5 @@
 #include "host/rpc/kserve_service.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -14,6 +12,7 @@
 
 #include "core/base/mutex.h"
 #include "host/base/out_of_memory.h"
+#include "host/base/random_bytes.h"
 #include "host/rpc/calls.h"
 #include "host/rpc/kserve_wire.h"
 #include "host/rpc/wire.h"
@@ -30,12 +29,6 @@ using inference::ModelInferResponse;
 using inference::ModelStreamInferResponse;
 
 constexpr size_t kUnsentMax = 256;  // responses of a stream; then no request is read
-
-uint64_t random_seed() {
-  uint64_t value = 0;
-  [[maybe_unused]] const ssize_t unused = getrandom(&value, sizeof(value), 0);
-  return value;
-}
 
 // The client's deadline, where it is earlier than the request's own.
 void limit_time(const grpc::CallbackServerContext& context, InferRequest& request) {
@@ -104,9 +97,9 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
 class StreamInfer final
     : public grpc::ServerBidiReactor<ModelInferRequest, ModelStreamInferResponse> {
  public:
-  StreamInfer(Engine& engine, Sessions& sessions, const TritonModel& model, Caller& caller,
+  StreamInfer(Engine& engine, InferCalls& calls, const TritonModel& model, Caller& caller,
               grpc::CallbackServerContext& context)
-      : engine_(engine), sessions_(sessions), model_(model), caller_(caller), context_(context) {
+      : engine_(engine), all_calls_(calls), model_(model), caller_(caller), context_(context) {
     StartRead(&request_);
   }
 
@@ -208,8 +201,9 @@ class StreamInfer final
   Status begin() {
     const std::string id = request_.id();
     Result<Caller::Place> place = caller_.take_place(request_.ByteSizeLong());
-    Result<KserveRequest> asked = place.ok() ? request_from_kserve(request_, model_, random_seed())
-                                             : Result<KserveRequest>(place.status());
+    Result<KserveRequest> asked = place.ok()
+                                      ? request_from_kserve(request_, model_, random_number())
+                                      : Result<KserveRequest>(place.status());
     if (!asked.ok()) {
       Unsent one = error(asked.status(), id, {});
       engine_.count_refused();  // no session does
@@ -228,8 +222,7 @@ class StreamInfer final
     try {
       auto sink = std::make_shared<Sink>(*this, number, id, std::move(asked.value().outputs),
                                          std::move(place).value());
-      call = InferCall::start(engine_, sessions_, std::move(request), owner_of(caller_),
-                              std::move(sink));
+      call = all_calls_.start(std::move(request), caller_.number(), std::move(sink));
     } catch (const std::bad_alloc&) {
       const MutexLock lock(mutex_);
       calls_.erase(number);
@@ -307,7 +300,7 @@ class StreamInfer final
   }
 
   Engine& engine_;
-  Sessions& sessions_;
+  InferCalls& all_calls_;
   const TritonModel& model_;
   Caller& caller_;
   grpc::CallbackServerContext& context_;
@@ -466,8 +459,9 @@ grpc::ServerUnaryReactor* KserveService::ModelInfer(Caller& caller,
                                                     ModelInferResponse* response) {
   Result<Caller::Place> place = caller.take_place(wire->ByteSizeLong());
   Result<KserveRequest> asked =
-      place.ok() ? within_memory([&] { return request_from_kserve(*wire, model_, random_seed()); })
-                 : Result<KserveRequest>(place.status());
+      place.ok()
+          ? within_memory([&] { return request_from_kserve(*wire, model_, random_number()); })
+          : Result<KserveRequest>(place.status());
   // gRPC keeps the message until the call ends. Its text may have megabytes, and is not read again.
   const_cast<ModelInferRequest*>(wire)->Clear();
   if (asked.ok() && asked.value().request.is_stream.value_or(false))
@@ -480,14 +474,13 @@ grpc::ServerUnaryReactor* KserveService::ModelInfer(Caller& caller,
   limit_time(*context, asked.value().request);
   auto reactor = std::make_unique<UnaryInfer>(std::move(place).value());
   auto sink = std::make_shared<UnaryInfer::Sink>(*reactor, model_, asked.value(), *response);
-  reactor->own(InferCall::start(engine_, sessions_, std::move(asked.value().request),
-                                owner_of(caller), std::move(sink)));
+  reactor->own(calls_.start(std::move(asked.value().request), caller.number(), std::move(sink)));
   return reactor.release();
 }
 
 grpc::ServerBidiReactor<ModelInferRequest, ModelStreamInferResponse>*
 KserveService::ModelStreamInfer(Caller& caller, grpc::CallbackServerContext* context) {
-  return new StreamInfer(engine_, sessions_, model_, caller, *context);
+  return new StreamInfer(engine_, calls_, model_, caller, *context);
 }
 
 }  // namespace specd::host

@@ -13,6 +13,7 @@
 #include "host/rpc/caller.h"
 #include "host/serve/sessions.h"
 #include "host/triton/contract.h"
+#include "host/triton/infer_call.h"
 
 namespace specd::host {
 
@@ -20,7 +21,7 @@ class KserveService {
  public:
   // Both outlive it.
   KserveService(Engine& engine, Sessions& sessions, TritonModel model)
-      : engine_(engine), sessions_(sessions), model_(std::move(model)) {}
+      : engine_(engine), calls_(engine, sessions), model_(std::move(model)) {}
 
   // One for each RPC. `context` and messages are gRPC's.
   grpc::ServerUnaryReactor* ServerLive(Caller& caller, grpc::CallbackServerContext* context,
@@ -57,7 +58,7 @@ class KserveService {
   bool is_ready() const;
 
   Engine& engine_;
-  Sessions& sessions_;
+  InferCalls calls_;
   const TritonModel model_;
 };
 

@@ -1,7 +1,5 @@
 #include "host/triton/front.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "core/base/quote.h"
 #include "host/base/fields.h"
 #include "host/base/out_of_memory.h"
+#include "host/base/random_bytes.h"
 #include "host/http/http_status.h"
 #include "host/triton/infer_body.h"
 #include "host/triton/infer_call.h"
@@ -34,12 +33,6 @@ std::string text_of(const auto& json) {
 }
 HttpAnswer json_answer(const auto& body) {
   return {.content_type = kJsonType, .body = text_of(body)};
-}
-
-uint64_t random_seed() {
-  uint64_t value = 0;
-  [[maybe_unused]] const ssize_t unused = getrandom(&value, sizeof(value), 0);
-  return value;
 }
 
 // ---- responses ----
@@ -138,7 +131,7 @@ HttpAnswer triton_refusal(const HttpRefusal& why) {
 
 struct TritonFront::Served {
   Engine& engine;
-  Sessions& sessions;
+  mutable InferCalls calls;
   const Options& options;
 
   const TritonModel& model() const { return options.model; }
@@ -148,7 +141,7 @@ struct TritonFront::Served {
   }
 
   Result<InferRequest> read(const Json& values, const std::string& id) const {
-    SPECD_TRY(InferRequest request, read_infer(values, id, random_seed()));
+    SPECD_TRY(InferRequest request, read_infer(values, id, random_number()));
     if (options.rejects_unknown_names && !request.ignored.empty())
       return Status(Code::kInvalidArgument, request.ignored.front(),
                     "specd does not know this name");
@@ -169,8 +162,7 @@ struct TritonFront::Served {
   }
 
   void start(InferRequest request, std::shared_ptr<InferSink> sink, const Reply& reply) const {
-    const auto call =
-        InferCall::start(engine, sessions, std::move(request), kHttpClient, std::move(sink));
+    const auto call = calls.start(std::move(request), kHttpClient, std::move(sink));
     reply->when_gone([weak = std::weak_ptr(call)] {
       if (const auto there = weak.lock()) there->disconnect();
     });
@@ -341,8 +333,8 @@ struct TritonFront::Served {
 };
 
 void TritonFront::loaded(Engine& engine, Sessions& sessions) {
-  made_ =
-      std::make_shared<Served>(Served{.engine = engine, .sessions = sessions, .options = options_});
+  made_ = std::make_shared<Served>(
+      Served{.engine = engine, .calls = InferCalls(engine, sessions), .options = options_});
   served_ = made_.get();
 }
 

@@ -1,10 +1,13 @@
 #include "host/triton/infer_call.h"
 
+#include <map>
 #include <numeric>
 #include <variant>
 
 #include "core/base/clock.h"
 #include "core/base/json.h"
+#include "core/base/sha256.h"
+#include "host/base/random_bytes.h"
 
 namespace specd::host {
 namespace {
@@ -14,33 +17,71 @@ std::string number_text(double value) { return Json(value).dump(); }
 
 }  // namespace
 
-InferCall::InferCall(int32_t page_tokens, InferRequest asked, std::shared_ptr<InferSink> sink)
-    : page_tokens_(page_tokens),
-      asked_(std::move(asked)),
-      arrived_ns_(now_ns()),
-      sink_(std::move(sink)) {}
+// The engine's ids of the calls that run, by client and the client's own id.
+class InferIds {
+ public:
+  void add(uint64_t client, const std::string& id, const std::string& engine_id) {
+    const MutexLock lock(mutex_);
+    by_client_.emplace(std::pair(client, id), engine_id);
+  }
+  std::vector<std::string> of(uint64_t client, const std::string& id) {
+    const MutexLock lock(mutex_);
+    std::vector<std::string> found;
+    const auto [begin, end] = by_client_.equal_range(std::pair(client, id));
+    for (auto each = begin; each != end; ++each) found.push_back(each->second);
+    return found;
+  }
+  void remove(const std::string& engine_id) {
+    const MutexLock lock(mutex_);
+    std::erase_if(by_client_, [&](const auto& each) { return each.second == engine_id; });
+  }
 
-std::shared_ptr<InferCall> InferCall::start(Engine& engine, Sessions& sessions,
-                                            InferRequest request, uint64_t client,
-                                            std::shared_ptr<InferSink> sink) {
+ private:
+  Mutex mutex_;
+  std::multimap<std::pair<uint64_t, std::string>, std::string> by_client_ SPECD_GUARDED_BY(mutex_);
+};
+
+InferCalls::InferCalls(Engine& engine, Sessions& sessions)
+    : engine_(engine), sessions_(sessions), ids_(std::make_shared<InferIds>()) {}
+InferCalls::~InferCalls() = default;
+
+std::shared_ptr<InferCall> InferCalls::start(InferRequest request, uint64_t client,
+                                             std::shared_ptr<InferSink> sink) {
   Request asked = std::exchange(request.request, Request());
   request.request.stop = asked.stop;
+  asked.id =
+      (request.id.empty() ? "infer" : request.id) + "-" + to_hex(random_bytes<sizeof(uint64_t)>());
+  request.request.id = asked.id;
   const SessionOptions options{
       .client = client, .return_prompt_tokens = false, .time_left = request.time_left};
-  const auto call =
-      std::make_shared<InferCall>(engine.model().page_tokens, std::move(request), std::move(sink));
-  if (call->asked_.cancels) {
-    sessions.cancel(call->asked_.id, client);
+  const auto call = std::make_shared<InferCall>(engine_.model().page_tokens, std::move(request),
+                                                std::move(sink), ids_);
+  const InferRequest& kept = call->asked_;
+  if (kept.cancels) {
+    for (const std::string& each : ids_->of(client, kept.id)) sessions_.cancel(each, client);
     call->sink_->respond({}, true, [](bool) {});
     return call;
   }
+  if (!kept.id.empty()) ids_->add(client, kept.id, asked.id);
   {
     const MutexLock lock(call->mutex_);  // an open session may end at any time
-    call->session_ = sessions.open(*call);
+    call->session_ = sessions_.open(*call);
     call->self_ = call;
   }
   call->session()->start(std::move(asked), options);
   return call;
+}
+
+InferCall::InferCall(int32_t page_tokens, InferRequest asked, std::shared_ptr<InferSink> sink,
+                     std::shared_ptr<InferIds> ids)
+    : page_tokens_(page_tokens),
+      asked_(std::move(asked)),
+      arrived_ns_(now_ns()),
+      sink_(std::move(sink)),
+      ids_(std::move(ids)) {}
+
+InferCall::~InferCall() {
+  if (!asked_.id.empty()) ids_->remove(asked_.request.id);
 }
 
 std::shared_ptr<Session> InferCall::session() {

@@ -23,7 +23,7 @@ namespace specd::host {
 using InferOutputs = std::vector<std::pair<const char*, std::string>>;
 
 // Where the responses go: any number, the last one marked, or an error in its place. [thread of Sessions, or the caller of
-// InferCall::start()] Must not block. One that throws std::bad_alloc has done nothing. Nothing is called after the last.
+// InferCalls::start()] Must not block. One that throws std::bad_alloc has done nothing. Nothing is called after the last.
 class InferSink {
  public:
   virtual ~InferSink() = default;
@@ -34,19 +34,40 @@ class InferSink {
   virtual void fail(const Status& status, std::function<void(bool)> done) = 0;
 };
 
+class InferCall;
+class InferIds;
+
+// Begins calls, and knows those that run. [any] Both outlive it, and it the calls.
+class InferCalls {
+ public:
+  InferCalls(Engine& engine, Sessions& sessions);
+  ~InferCalls();
+
+  // Begins; the call keeps itself and the sink until its end. A request that cancels ends those of this client with its
+  // id, and is answered at once, without outputs. Ids are the clients' own and need not differ, so the engine knows the
+  // requests by others. `client`: whose it is. Throws std::bad_alloc while the sink has heard nothing.
+  std::shared_ptr<InferCall> start(InferRequest request, uint64_t client,
+                                   std::shared_ptr<InferSink> sink);
+
+ private:
+  Engine& engine_;
+  Sessions& sessions_;
+  const std::shared_ptr<InferIds> ids_;
+};
+
 class InferCall final : public SessionReader, public std::enable_shared_from_this<InferCall> {
  public:
-  // Begins; the call keeps itself and the sink until its end. A request that cancels others is answered at once, without
-  // outputs. `client`: whose it is, for Sessions::cancel(). `engine` and `sessions` outlive it. Throws std::bad_alloc while
-  // the sink has heard nothing.
-  static std::shared_ptr<InferCall> start(Engine& engine, Sessions& sessions, InferRequest request,
-                                          uint64_t client, std::shared_ptr<InferSink> sink);
-  InferCall(int32_t page_tokens, InferRequest asked, std::shared_ptr<InferSink> sink);
+  InferCall(int32_t page_tokens, InferRequest asked, std::shared_ptr<InferSink> sink,
+            std::shared_ptr<InferIds> ids);
+  ~InferCall();
+  InferCall(const InferCall&) = delete;
+  InferCall& operator=(const InferCall&) = delete;
 
   // [any] The client is gone.
   void disconnect();
 
  private:
+  friend class InferCalls;
   void write(SessionOutput output) override;
   void end(const Status& status) override;
   InferOutputs last_outputs() const;
@@ -54,9 +75,10 @@ class InferCall final : public SessionReader, public std::enable_shared_from_thi
   std::shared_ptr<Session> session();
 
   const int32_t page_tokens_;
-  const InferRequest asked_;  // of its request only the stop strings
+  const InferRequest asked_;  // of its request only the id and the stop strings
   const uint64_t arrived_ns_;
   const std::shared_ptr<InferSink> sink_;
+  const std::shared_ptr<InferIds> ids_;
   Mutex mutex_;
   std::shared_ptr<Session> session_ SPECD_GUARDED_BY(mutex_);
   std::shared_ptr<InferCall> self_ SPECD_GUARDED_BY(mutex_);  // while the session is open

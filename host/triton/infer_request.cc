@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "sampling_param_";
 constexpr int64_t kMaxTokens = 32;
-constexpr size_t kIdBytesMax = 112;
+constexpr size_t kIdBytesMax = 96;  // the engine takes 128, and its ids are longer
 constexpr int64_t kTimeoutMicrosecondsMax = int64_t{1} << 53;
 
 // Values that /v1/completions has by the same name.
@@ -170,7 +170,6 @@ Result<InferRequest> read_infer(const Json& values, const std::string& id, uint6
       read_generation(body, GenerationKind::kCompletion, {.temperature = 1, .seed = seed});
   if (!read.ok()) return named.in_their_words(read.status());
   out.request = std::move(read.value().requests.front());
-  out.request.id = id;
   out.request.records_drafts = false;
   if (out.returns_logprob) out.request.logprobs = 0;
   return out;

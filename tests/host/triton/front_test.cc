@@ -262,11 +262,14 @@ TEST_F(TritonFrontTest, wrong_requests_are_refused_and_counted_and_disturb_nobod
 TEST_F(TritonFrontTest, a_request_is_cancelled_by_its_id_or_when_its_client_goes) {
   const Json slow{
       {"text_input", prompts()[0]}, {"max_tokens", 400}, {"ignore_eos", true}, {"id", "victim"}};
+  // Ids need not differ.
   const auto first = post(std::string(kModel) + "/generate", slow.dump());
+  const auto same = post(std::string(kModel) + "/generate", slow.dump());
   const Json cancelled = generate({{"id", "victim"}, {"stop", true}});
   EXPECT_EQ(cancelled["id"], "victim");
   EXPECT_FALSE(cancelled.contains("text_output"));
   EXPECT_EQ(first->answered().status, 409u) << first->answered().body;
+  EXPECT_EQ(same->answered().status, 409u) << same->answered().body;
   const auto second = post(std::string(kModel) + "/generate_stream", slow.dump());
   second->go();
   EXPECT_TRUE(sessions_->wait_closed(std::chrono::minutes(1))) << "its session has ended";

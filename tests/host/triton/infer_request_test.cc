@@ -71,7 +71,7 @@ TEST(InferRequest, every_name_reaches_the_request_with_or_without_its_prefix) {
     EXPECT_EQ(one.route, "r");
     EXPECT_EQ(one.draft_nodes_max, 3);
     EXPECT_EQ(one.priority, 1);
-    EXPECT_EQ(one.id, "id-1");
+    EXPECT_EQ(asked.id, "id-1");
     EXPECT_EQ(one.logprobs, 0);
     EXPECT_EQ(asked.time_left, std::chrono::milliseconds(2));
     EXPECT_TRUE(asked.returns_finish_reason && asked.returns_stop_reason && asked.returns_logprob);
@@ -148,8 +148,8 @@ TEST(InferRequest, what_is_wrong_has_the_clients_name) {
   EXPECT_EQ(error(R"({"text_input": "a", "timeout": -1})"),
             "timeout: expected an integer from 0 to 9007199254740992, found -1");
   EXPECT_EQ(error(R"({"text_input": "a"})", "a b"), "id: expected printable ASCII without spaces");
-  EXPECT_EQ(error(R"({"text_input": "a"})", std::string(113, 'x')),
-            "id: expected at most 112 bytes, found 113");
+  EXPECT_EQ(error(R"({"text_input": "a"})", std::string(97, 'x')),
+            "id: expected at most 96 bytes, found 97");
 }
 
 }  // namespace
