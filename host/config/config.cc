@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
@@ -137,21 +138,12 @@ std::optional<std::string> own_field(const std::string& field, const std::string
   return field.substr(front.size() + 1);
 }
 
-// Reads the YAML of `file` into what `keys` are bound to, and keeps the tree in `root`.
-Status read_into(const Key& keys, std::string_view text, const std::string& file,
-                 const Overrides& overrides, YamlNode& root) {
-  SPECD_TRY(root, parse_yaml(text, file));
-  if (root.kind == YamlNode::Kind::kMap) SPECD_OK_OR_RETURN(apply_overrides(overrides, keys, root));
-  return read_value(keys, {.node = root, .file = file});
-}
-
-}  // namespace
-
-Result<Config> parse_config(std::string_view text, const std::string& file,
-                            const Overrides& overrides) {
+// A tree in which everything is as it will be.
+Result<Config> config_of(YamlNode root, const std::string& file) {
   Config config;
   config.file = file;
-  SPECD_OK_OR_RETURN(read_into(keys_of(config), text, file, overrides, config.root));
+  config.root = std::move(root);
+  SPECD_OK_OR_RETURN(read_value(keys_of(config), {.node = config.root, .file = file}));
   EngineOptions& engine = config.engine;
   if (engine.plugin_cache_directory.empty())
     engine.plugin_cache_directory = default_cache_directory();
@@ -164,6 +156,15 @@ Result<Config> parse_config(std::string_view text, const std::string& file,
   return config;
 }
 
+}  // namespace
+
+Result<Config> parse_config(std::string_view text, const std::string& file,
+                            const Overrides& overrides) {
+  SPECD_TRY(YamlNode root, parse_yaml(text, file));
+  SPECD_OK_OR_RETURN(apply_overrides(overrides, config_keys(), root));
+  return config_of(std::move(root), file);
+}
+
 Status with_place(const Config& config, const Status& status) {
   if (status.field().empty()) return status;
   return placed(config.file, config.root, status.field(), status, At::kKey);
@@ -173,7 +174,8 @@ Result<RouteFile> parse_route(std::string_view text, const std::string& file,
                               const EngineOptions& engine) {
   RouteFile result{.route = {}, .file = file, .root = {}};
   RouteOptions& route = result.route;
-  SPECD_OK_OR_RETURN(read_into(keys_of(route), text, file, {}, result.root));
+  SPECD_TRY(result.root, parse_yaml(text, file));
+  SPECD_OK_OR_RETURN(read_value(keys_of(route), {.node = result.root, .file = file}));
   if (route.model.empty()) route.model = engine.model.name;
   if (const Status status = check_route(route, engine); !status.ok()) {
     const std::string field = own_field(status.field(), route.name).value_or("");
@@ -187,13 +189,20 @@ Status with_place(const RouteFile& file, const Status& status) {
   return field ? placed(file.file, file.root, *field, status, At::kKey) : status;
 }
 
-Result<Config> load_config(const std::string& path, const Overrides& overrides) {
-  SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));
-  SPECD_TRY(Config config, parse_config(text, path, overrides));
-  config.overrides = overrides;
+Result<Config> load_tree(YamlNode root, const std::string& path) {
+  SPECD_TRY(Config config, config_of(std::move(root), path));
   std::string& base = config.engine.config_directory;
   std::error_code unused;
   if (base.empty()) base = std::filesystem::absolute(path, unused).parent_path().string();
+  return config;
+}
+
+Result<Config> load_config(const std::string& path, const Overrides& overrides) {
+  SPECD_TRY(const std::string text, read_text_file(path, kYamlBytesMax));
+  SPECD_TRY(YamlNode root, parse_yaml(text, path));
+  SPECD_OK_OR_RETURN(apply_overrides(overrides, config_keys(), root));
+  SPECD_TRY(Config config, load_tree(std::move(root), path));
+  config.read_again = [path, overrides] { return load_config(path, overrides); };
   return config;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -76,8 +77,10 @@ struct Config {
   std::optional<HttpOptions> http;  // none = no listener
   std::optional<KserveOptions> kserve;
   EngineOptions engine;
-  Overrides overrides = {};  // of load_config()
-  YamlNode root;             // the file with what overrides it: where every value comes from
+  YamlNode root;  // the file with what overrides it: where every value comes from
+  // What its files say by now, read in the same way; empty for text that was already read.
+  std::function<Result<Config>()> read_again = {};
+  std::vector<std::string> warnings = {};  // for people: what was read and has no effect
 
   // As Triton's clients see it.
   int32_t model_version() const { return kserve.has_value() ? kserve->model_version : 1; }
@@ -91,6 +94,10 @@ Result<Config> load_config(const std::string& path, const Overrides& overrides =
 // The same for text that is already read; `file` names it and gives the folder.
 Result<Config> parse_config(std::string_view text, const std::string& file,
                             const Overrides& overrides = {});
+
+// The same for a tree that was made of the file at `path`, with what overrides it: the places of its
+// nodes are there, unless they have a source.
+Result<Config> load_tree(YamlNode root, const std::string& path);
 
 // Puts the place of its field in front of an engine's error: "FILE:LINE:COLUMN: key.path: ...". A
 // key that the file lacks has the place of its mapping. Errors without a field stay as they are.

@@ -240,6 +240,7 @@ Overrides overrides_of_process(std::vector<std::string> set) {
 }
 
 Status apply_overrides(const Overrides& overrides, const Key& keys, YamlNode& root) {
+  if (root.kind != Kind::kMap) return Status();
   std::vector<Override> variables;
   for (const std::string& variable : overrides.environment) {
     if (!variable.starts_with(kEnvironmentPrefix)) continue;

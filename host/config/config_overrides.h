@@ -24,8 +24,7 @@ Overrides overrides_of_process(std::vector<std::string> set);
 // Puts them into the tree of a file; `keys` is the section that the tree is. Each new value has the
 // option or variable as its place. Refuses, with its name and kInvalidArgument: a path that does
 // not fit the tree, a value that is not YAML, variables that mean the same key. Unknown keys go
-// into the tree, and the reader refuses them.
-// REQUIRES a mapping
+// into the tree, and the reader refuses them, as it does a root that is no mapping.
 Status apply_overrides(const Overrides& overrides, const Key& keys, YamlNode& root);
 
 }  // namespace specd::host

@@ -13,6 +13,7 @@
 #include "core/rank_process.h"
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
+#include "host/compat/load.h"
 #include "host/config/config.h"
 #include "host/config/config_print.h"
 #include "host/config/config_schema.h"
@@ -110,9 +111,9 @@ Program make_program() {
   Program program{
       .name = "specd",
       .commands =
-          {{"serve", "--config FILE",
+          {{"serve", "--config FILE | --model-repository DIR",
             "load the model and serve until SIGTERM or SIGINT;\nSIGHUP reads the configuration again"},
-           {"check", "--config FILE",
+           {"check", "--config FILE | --model-repository DIR",
             "check the configuration, the model's files and the\n"
             "routes without loading weights; runs the code of the\n"
             "routes' plugins"},
@@ -122,6 +123,10 @@ Program make_program() {
            {"completion", "SHELL", "print completion for bash, zsh or fish", completion_shells()}},
       .options = po::options_description("Options"),
       .taken_by = {{"config", "serve check"},
+                   {"model-repository", "serve check"},
+                   {"load-model", "serve check"},
+                   {"speculative-config", "serve check"},
+                   {"strict-config", "serve check"},
                    {"set", "serve check"},
                    {"print-config", "serve check"},
                    {"insecure", "serve"},
@@ -131,6 +136,16 @@ Program make_program() {
   add("help,h", "this text");
   add("version", "the version");
   add("config", po::value<std::string>()->value_name("FILE"), "the configuration, YAML");
+  add("model-repository", po::value<std::string>()->value_name("PATH"),
+      "instead of --config: a model repository as Triton has it, of TensorRT-LLM's LLM API or vLLM; HTTP on port "
+      "8000, gRPC on 8001, metrics on 8002 of 127.0.0.1");
+  add("load-model", po::value<std::string>()->value_name("NAME"),
+      "which model of the repository, NAME or NAME/VERSION, where it has several");
+  add("speculative-config", po::value<std::string>()->value_name("JSON"),
+      "how to speculate, as vLLM takes it: a default route instead of the file's");
+  add("strict-config", po::bool_switch(),
+      "refuse unknown keys of a model repository and of --speculative-config, which are otherwise ignored with a "
+      "warning");
   add("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
       "instead of the file's value, such as engine.threads=2; may be repeated");
   add("print-config", po::bool_switch(),
@@ -146,6 +161,38 @@ Program make_program() {
   return program;
 }
 
+// What to load, or what is wrong with the command line.
+Result<LoadOptions> load_options(const std::string& command, const po::variables_map& values) {
+  const auto text = [&](const char* name) {
+    return values.count(name) == 0 ? std::string() : values[name].as<std::string>();
+  };
+  const auto wrong = [&](const std::string& problem) {
+    return Status(Code::kInvalidArgument, problem);
+  };
+  LoadOptions options{.config = text("config"),
+                      .model_repository = text("model-repository"),
+                      .load_model = text("load-model"),
+                      .speculative_config = text("speculative-config"),
+                      .is_strict = values["strict-config"].as<bool>()};
+  for (const char* name : {"model-repository", "load-model", "speculative-config"})
+    if (values.count(name) != 0 && text(name).empty())
+      return wrong("--" + std::string(name) + ": expected a value, found an empty one");
+  const bool has_repository = !options.model_repository.empty();
+  if (values.count("config") == 0 && !has_repository)
+    return wrong(command + " needs --config FILE or --model-repository DIR");
+  if (values.count("config") != 0 && has_repository)
+    return wrong("expected --config or --model-repository, not both");
+  if (!options.load_model.empty() && !has_repository)
+    return wrong("--load-model is for --model-repository");
+  if (options.is_strict && !has_repository && options.speculative_config.empty())
+    return wrong("--strict-config is for --model-repository and --speculative-config; unknown keys of "
+                 "--config are always refused");
+  options.overrides = overrides_of_process(values.count("set") != 0
+                                               ? values["set"].as<std::vector<std::string>>()
+                                               : std::vector<std::string>());
+  return options;
+}
+
 int run_command(const Program& program, const std::string& command,
                 const po::variables_map& values) {
   if (command == "schema")
@@ -155,11 +202,12 @@ int run_command(const Program& program, const std::string& command,
         program, values.count("argument") != 0 ? values["argument"].as<std::string>() : "");
     return script.ok() ? print(script.value()) : usage(script.status().message());
   }
-  if (values.count("config") == 0) return usage(command + " needs --config FILE");
-  Result<Config> config = load_config(
-      values["config"].as<std::string>(),
-      overrides_of_process(values.count("set") != 0 ? values["set"].as<std::vector<std::string>>()
-                                                    : std::vector<std::string>()));
+  const auto options = load_options(command, values);
+  if (!options.ok()) return usage(options.status().message());
+  Result<Config> config = load(options.value(), surroundings_of_process());
+  if (config.ok())
+    for (const std::string& warning : config.value().warnings)
+      std::fprintf(stderr, "specd: %s\n", printable(warning).c_str());
   const bool serves = command == "serve" && !values["print-config"].as<bool>();
   if (serves && config.ok())
     config = check_insecure(std::move(config), values["insecure"].as<bool>());

@@ -29,7 +29,7 @@ std::string value_in(const Values& values, const std::string& key) {
 
 Result<Reloaded> Reload::run(Engine& engine, const ChangeOptions& how) {
   const MutexLock lock(mutex_);
-  SPECD_TRY(Config fresh, load_config(config_.file, config_.overrides));
+  SPECD_TRY(Config fresh, config_.read_again());
   const Values before = values_of(config_), after = values_of(fresh);
   Values all = before;
   all.insert(after.begin(), after.end());

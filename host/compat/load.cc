@@ -1,0 +1,162 @@
+#include "host/compat/load.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "core/base/json.h"
+#include "core/base/words.h"
+#include "host/compat/hub_cache.h"
+#include "host/compat/model_file.h"
+#include "host/compat/model_repository.h"
+#include "host/compat/speculation.h"
+#include "host/config/config_keys.h"
+#include "host/config/config_overrides.h"
+#include "host/config/yaml_reader.h"
+
+namespace specd::host {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSpeculativeOption[] = "--speculative-config";
+constexpr size_t kUnknownShown = 16;
+
+// JSON is YAML, which has the places of values, but for tabs between them.
+Result<YamlNode> read_json(std::string text, const std::string& file) {
+  if (text.size() <= kYamlBytesMax) {
+    const auto json = parse_json(text, file);
+    if (!json.ok()) return Status(Code::kInvalidArgument, json.status().message());
+  }
+  std::ranges::replace(text, '\t', ' ');  // JSON's strings have none
+  return parse_yaml(text, file);
+}
+
+void set_source(YamlNode& node, const std::shared_ptr<const std::string>& source) {
+  node.place.source = node.key_place.source = source;
+  for (YamlNode& item : node.items) set_source(item, source);
+}
+
+// What Triton's users expect, under the file's own keys.
+YamlNode triton_tree(const RepositoryModel& model, const Surroundings& surroundings) {
+  const YamlPlace place{
+      .source = std::make_shared<const std::string>("--model-repository")};
+  YamlNode root = mapping_node("", place);
+  const auto section = [&](const char* name) -> YamlNode& { return mapping_below(root, name, place); };
+  root.items.push_back(text_node("listen", "unix:" + surroundings.socket, place));
+  section("http").items.push_back(text_node("listen", "127.0.0.1:8000", place));
+  YamlNode& kserve = section("kserve");
+  kserve.items.push_back(text_node("listen", "127.0.0.1:8001", place));
+  kserve.items.push_back(plain_node("insecure", "true", place));
+  kserve.items.push_back(text_node("metrics_listen", "127.0.0.1:8002", place));
+  YamlNode devices = list_node("devices", place);
+  devices.items.push_back(text_node("", "auto", place));
+  root.items.push_back(std::move(devices));
+  section("model").items.push_back(text_node("name", model.name, place));
+  section("model").items.push_back(text_node("version", model.version, place));
+  YamlNode folders = list_node("directories", place);
+  folders.items.push_back(text_node("", surroundings.plugins, place));
+  section("plugins").items.push_back(std::move(folders));
+  return root;
+}
+
+// `has_option`: what the file says of speculation does not count.
+Status add_file(const RepositoryModel& model, bool has_option, ModelPlaces& places,
+                UnknownKeys& unknown, YamlNode& root) {
+  SPECD_TRY(std::string text, read_text_file(model.file, kYamlBytesMax));
+  const bool is_yaml = model.backend == RepositoryModel::Backend::kLlmApi;
+  SPECD_TRY(YamlNode theirs,
+            is_yaml ? parse_yaml(text, model.file) : read_json(std::move(text), model.file));
+  if (has_option)
+    std::erase_if(theirs.items, [](const YamlNode& item) {
+      return item.key == "speculative_config" || item.key == "speculative_model";
+    });
+  const Value value{.node = theirs, .file = model.file};
+  return is_yaml ? add_llm_api_model(value, places, unknown, root)
+                 : add_vllm_model(value, places, unknown, root);
+}
+
+Status add_speculative_config(const std::string& text, ModelPlaces& places,
+                              UnknownKeys& unknown, YamlNode& root) {
+  const std::string file = kSpeculativeOption;
+  SPECD_TRY(const YamlNode theirs, read_json(text, file));
+  SPECD_TRY(Speculation made,
+            vllm_speculation({.node = theirs, .file = file}, places, unknown));
+  const auto source = std::make_shared<const std::string>(kSpeculativeOption);
+  set_source(made.route, source);
+  if (made.draft_model) set_source(*made.draft_model, source);
+  add_speculation(std::move(made), root);
+  return Status();
+}
+
+void add_warnings(UnknownKeys unknown, const std::string& notice, Config& config) {
+  if (!notice.empty()) config.warnings.push_back(notice);
+  std::vector<std::string>& found = unknown.found;
+  if (found.empty()) return;
+  const size_t count = found.size();
+  found.resize(std::min(count, kUnknownShown));
+  config.warnings.push_back(
+      "ignored, because specd knows no such key (--strict-config refuses it): " + joined(found) +
+      (count > kUnknownShown ? ", and " + std::to_string(count - kUnknownShown) + " more" : ""));
+}
+
+}  // namespace
+
+Surroundings surroundings_of_process() {
+  Surroundings made;
+  made.hub_cache = hub_cache_folder([](const char* name) { return std::getenv(name); });
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  made.socket = variable("SPECD_SOCKET");
+  for (const char* folder : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"})
+    if (made.socket.empty() && variable(folder).starts_with('/'))
+      made.socket = variable(folder) + "/specd.sock";
+  if (made.socket.empty()) made.socket = "/tmp/specd-" + std::to_string(geteuid()) + ".sock";
+  std::error_code unused;
+  const fs::path program = fs::read_symlink("/proc/self/exe", unused).parent_path().parent_path();
+  const fs::path built = program / "plugins";
+  made.plugins =
+      (fs::is_directory(built, unused) ? built : program / "lib/specd/plugins").string();
+  return made;
+}
+
+Result<Config> load(const LoadOptions& options, const Surroundings& surroundings) {
+  const auto again = [options, surroundings] { return load(options, surroundings); };
+  if (options.model_repository.empty() && options.speculative_config.empty()) {
+    return load_config(options.config, options.overrides);
+  }
+  ModelPlaces places{.hub_cache = surroundings.hub_cache};
+  UnknownKeys unknown{.are_errors = options.is_strict};
+  YamlNode root;
+  std::string file = options.config, notice;
+  if (options.model_repository.empty()) {
+    SPECD_TRY(const std::string text, read_text_file(file, kYamlBytesMax));
+    SPECD_TRY(root, parse_yaml(text, file));
+  } else {
+    SPECD_TRY(RepositoryModel model, find_model(options.model_repository, options.load_model));
+    places.repository = model.root;
+    root = triton_tree(model, surroundings);
+    SPECD_OK_OR_RETURN(add_file(model, !options.speculative_config.empty(), places, unknown, root));
+    file = model.file;
+    notice = model.notice;
+  }
+  places.repository.clear();  // the option is not in the repository
+  if (!options.speculative_config.empty() && root.kind == YamlNode::Kind::kMap)
+    SPECD_OK_OR_RETURN(
+        add_speculative_config(options.speculative_config, places, unknown, root));
+  SPECD_OK_OR_RETURN(apply_overrides(options.overrides, config_keys(), root));
+  SPECD_OK_OR_RETURN(check_missing(places, root));
+  SPECD_TRY(Config config, load_tree(std::move(root), file));
+  add_warnings(std::move(unknown), notice, config);
+  config.read_again = again;
+  return config;
+}
+
+}  // namespace specd::host
