@@ -24,8 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kSpeculativeOption[] = "--speculative-config";
-constexpr size_t kUnknownShown = 16;
+const std::string kSpeculativeOption = "--speculative-config";
 
 // JSON is YAML, which has the places of values, but for tabs between them.
 Result<YamlNode> read_json(std::string text, const std::string& file) {
@@ -53,12 +52,12 @@ YamlNode triton_tree(const RepositoryModel& model, const Surroundings& surroundi
   YamlNode& kserve = section("kserve");
   kserve.items.push_back(text_node("listen", "127.0.0.1:8001", place));
   kserve.items.push_back(plain_node("insecure", "true", place));
+  kserve.items.push_back(plain_node("model_version", model.version, place));
   kserve.items.push_back(text_node("metrics_listen", "127.0.0.1:8002", place));
   YamlNode devices = list_node("devices", place);
   devices.items.push_back(text_node("", "auto", place));
   root.items.push_back(std::move(devices));
   section("model").items.push_back(text_node("name", model.name, place));
-  section("model").items.push_back(text_node("version", model.version, place));
   YamlNode folders = list_node("directories", place);
   folders.items.push_back(text_node("", surroundings.plugins, place));
   section("plugins").items.push_back(std::move(folders));
@@ -83,10 +82,8 @@ Status add_file(const RepositoryModel& model, bool has_option, ModelPlaces& plac
 
 Status add_speculative_config(const std::string& text, ModelPlaces& places,
                               UnknownKeys& unknown, YamlNode& root) {
-  const std::string file = kSpeculativeOption;
-  SPECD_TRY(const YamlNode theirs, read_json(text, file));
-  SPECD_TRY(Speculation made,
-            vllm_speculation({.node = theirs, .file = file}, places, unknown));
+  SPECD_TRY(const YamlNode theirs, read_json(text, kSpeculativeOption));
+  SPECD_TRY(Speculation made, vllm_speculation({.node = theirs, .file = kSpeculativeOption}, places, unknown));
   const auto source = std::make_shared<const std::string>(kSpeculativeOption);
   set_source(made.route, source);
   if (made.draft_model) set_source(*made.draft_model, source);
@@ -94,15 +91,17 @@ Status add_speculative_config(const std::string& text, ModelPlaces& places,
   return Status();
 }
 
-void add_warnings(UnknownKeys unknown, const std::string& notice, Config& config) {
-  if (!notice.empty()) config.warnings.push_back(notice);
-  std::vector<std::string>& found = unknown.found;
-  if (found.empty()) return;
-  const size_t count = found.size();
-  found.resize(std::min(count, kUnknownShown));
-  config.warnings.push_back(
-      "ignored, because specd knows no such key (--strict-config refuses it): " + joined(found) +
-      (count > kUnknownShown ? ", and " + std::to_string(count - kUnknownShown) + " more" : ""));
+// One warning, whatever has the keys.
+void add_warning(const UnknownKeys& in_file, const std::string& file, const UnknownKeys& in_option,
+                 Config& config) {
+  std::vector<std::string> parts;
+  for (const auto& [name, unknown] :
+       {std::pair(&file, &in_file), {&kSpeculativeOption, &in_option}})
+    if (!unknown->found.empty()) parts.push_back(*name + " has " + unknown->text());
+  if (!parts.empty())
+    config.warnings.push_back("keys without a meaning here are ignored (--strict-config refuses "
+                              "them): " +
+                              joined(parts, "; "));
 }
 
 }  // namespace
@@ -133,7 +132,7 @@ Result<Config> load(const LoadOptions& options, const Surroundings& surroundings
     return load_config(options.config, options.overrides);
   }
   ModelPlaces places{.hub_cache = surroundings.hub_cache};
-  UnknownKeys unknown{.are_errors = options.is_strict};
+  UnknownKeys in_file{.are_errors = options.is_strict}, in_option{.are_errors = options.is_strict};
   YamlNode root;
   std::string file = options.config, notice;
   if (options.model_repository.empty()) {
@@ -143,18 +142,19 @@ Result<Config> load(const LoadOptions& options, const Surroundings& surroundings
     SPECD_TRY(RepositoryModel model, find_model(options.model_repository, options.load_model));
     places.repository = model.root;
     root = triton_tree(model, surroundings);
-    SPECD_OK_OR_RETURN(add_file(model, !options.speculative_config.empty(), places, unknown, root));
+    SPECD_OK_OR_RETURN(add_file(model, !options.speculative_config.empty(), places, in_file, root));
     file = model.file;
     notice = model.notice;
   }
   places.repository.clear();  // the option is not in the repository
   if (!options.speculative_config.empty() && root.kind == YamlNode::Kind::kMap)
     SPECD_OK_OR_RETURN(
-        add_speculative_config(options.speculative_config, places, unknown, root));
+        add_speculative_config(options.speculative_config, places, in_option, root));
   SPECD_OK_OR_RETURN(apply_overrides(options.overrides, config_keys(), root));
   SPECD_OK_OR_RETURN(check_missing(places, root));
   SPECD_TRY(Config config, load_tree(std::move(root), file));
-  add_warnings(std::move(unknown), notice, config);
+  if (!notice.empty()) config.warnings.push_back(notice);
+  add_warning(in_file, file, in_option, config);
   config.read_again = again;
   return config;
 }

@@ -48,9 +48,10 @@ Status add_ranks(TheirMapping& theirs, YamlNode& root) {
 Status skip_auto(TheirMapping& theirs, const char* key, UnknownKeys& unknown) {
   const std::optional<Value> found = theirs.find(key);
   if (!found || found->node.value == "auto") return Status();
-  const std::string text = "expected auto, because specd takes it from the model, found " + found->found();
-  if (unknown.are_errors) return found->error(text);
-  unknown.found.push_back(found->error(text).message());
+  if (unknown.are_errors)
+    return found->error("expected auto, because specd takes it from the model, found " +
+                        found->found());
+  unknown.add(*found, found->node.key_place);
   return Status();
 }
 

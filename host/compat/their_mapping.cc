@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/quote.h"
 #include "core/base/words.h"
 
 namespace specd::host {
@@ -84,6 +85,24 @@ Key boolean_key(const char* name) { return key_of(name, Key::Type::kBoolean); }
 Key share_key(const char* name) { return key_of(name, Key::Type::kShare); }
 Key text_key(const char* name) { return key_of(name, Key::Type::kText); }
 
+std::string UnknownKeys::text() const {
+  constexpr size_t kShownMax = 16;
+  std::vector<Found> sorted = found;
+  std::ranges::stable_sort(sorted, {}, [](const Found& key) {
+    return std::pair(key.place.line, key.place.column);
+  });
+  std::vector<std::string> words;
+  for (const Found& key : sorted) {
+    if (words.size() == kShownMax) {
+      words.push_back("and " + std::to_string(sorted.size() - kShownMax) + " more");
+      break;
+    }
+    words.push_back(escaped(key.path) + " (" + std::to_string(key.place.line) + ":" +
+                    std::to_string(key.place.column) + ")");
+  }
+  return joined(words);
+}
+
 Status TheirMapping::check(const Value& value) {
   return value.node.kind == Kind::kMap ? Status() : value.not_expected("a mapping");
 }
@@ -130,9 +149,7 @@ Status TheirMapping::finish(UnknownKeys& unknown) const {
     const Value item = value_->item(i);
     if (unknown.are_errors)
       return item.error_at(items[i].key_place, "unknown key" + known_words(items[i].key, known_));
-    std::string front = error_front(item.file, items[i].key_place, item.path());
-    front.resize(front.size() - 2);  // the colon behind it
-    unknown.found.push_back(std::move(front));
+    unknown.add(item, items[i].key_place);
   }
   return Status();
 }

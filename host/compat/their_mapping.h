@@ -12,10 +12,18 @@
 
 namespace specd::host {
 
-// What becomes of keys without a meaning here.
+// The keys of a file without a meaning here, and what becomes of them.
 struct UnknownKeys {
+  struct Found {
+    YamlPlace place;
+    std::string path;
+  };
   bool are_errors = false;
-  std::vector<std::string> found = {};  // "FILE:LINE:COLUMN: key.path"
+  std::vector<Found> found = {};
+
+  void add(const Value& value, const YamlPlace& place) { found.push_back({place, value.path()}); }
+  // "a (2:1), b.c (7:3)", in the order of the file and at most 16 of them; "" for none.
+  std::string text() const;
 };
 
 // ---- nodes of our tree --------------------------------------------------------------------------

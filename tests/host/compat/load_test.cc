@@ -68,6 +68,10 @@ TEST_F(Load, the_tutorials_file_for_eagle3_is_a_daemon_on_tritons_ports) {
   const Config& config = loaded.value();
   EXPECT_EQ(config.socket_path, folder_.surroundings().socket);
   EXPECT_EQ(config.http->address + ":" + std::to_string(config.http->port), "127.0.0.1:8000");
+  EXPECT_EQ(config.kserve->address + ":" + std::to_string(config.kserve->port), "127.0.0.1:8001");
+  EXPECT_TRUE(config.kserve->insecure);
+  EXPECT_EQ(config.kserve->metrics_address + ":" + std::to_string(config.kserve->metrics_port), "127.0.0.1:8002");
+  EXPECT_EQ(config.kserve->model_version, 1);
   EXPECT_EQ(config.engine.model.name, "llama");
   EXPECT_EQ(without_folder(config.engine.model.path), "DIR/hub/models--meta-llama--Llama-3.1-8B-Instruct");
   EXPECT_EQ(config.engine.devices, std::vector<std::string>{"auto"});
@@ -298,10 +302,9 @@ TEST_F(Load, unknown_keys_get_one_warning_or_are_refused) {
                      "\ncuda_graph_config: {}\ndtype: float16\nspeculative_config: {decoding_type: NGram, max_draft_len: 3, "
                      "posterior_threshold: 0.1}\ntriton_config: {max_batch_size: 0, decoupled: False, x: 1}\n");
   EXPECT_EQ(folder_.told(),
-            "ok\nignored, because specd knows no such key (--strict-config refuses it): " + kFile +
-                ":3:8: dtype: expected auto, because specd takes it from the model, found 'float16', " + kFile +
-                ":5:52: triton_config.x, " + kFile + ":4:58: speculative_config.posterior_threshold, " + kFile +
-                ":2:1: cuda_graph_config");
+            "ok\nkeys without a meaning here are ignored (--strict-config refuses them): " + kFile +
+                " has cuda_graph_config (2:1), dtype (3:1), speculative_config.posterior_threshold (4:62), "
+                "triton_config.x (5:54)");
   LoadOptions strict;
   strict.is_strict = true;
   EXPECT_TRUE(folder_.told(strict).starts_with(kFile + ":3:8: dtype: expected auto")) << folder_.told(strict);
@@ -310,10 +313,15 @@ TEST_F(Load, unknown_keys_get_one_warning_or_are_refused) {
             (kFile + ":2:1: tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'? known here: model, "
                      "revision, backend")
                 .substr(0, 120));
+  LoadOptions options;
+  options.speculative_config = R"({"method": "suffix", "nothing": 1})";
+  EXPECT_EQ(folder_.told(options),
+            "ok\nkeys without a meaning here are ignored (--strict-config refuses them): " + kFile +
+                " has tensor_paralel_size (2:1); --speculative-config has nothing (1:22)");
   std::string many = "model: " + kTarget + "\n";
   for (int i = 0; i < 1000; ++i) many += "k" + std::to_string(i) + ": 1\n";
   folder_.write_yaml(many);
-  EXPECT_TRUE(folder_.told().ends_with("k15, and 984 more")) << folder_.told();
+  EXPECT_TRUE(folder_.told().ends_with("k15 (17:1), and 984 more")) << folder_.told();
 }
 
 TEST_F(Load, a_vllm_model_of_the_tutorial_drafts_as_it_says) {
@@ -325,21 +333,21 @@ TEST_F(Load, a_vllm_model_of_the_tutorial_drafts_as_it_says) {
   folder_.write_json(R"({"model": ")" + kTarget + R"(", "tensor_parallel_size": 1, "max_num_seqs": 3,
     "enable_prefix_caching": false, "gpu_memory_utilization": 0.5,
     "speculative_config": {"method": "ngram", "num_speculative_tokens": 4}})");
-  EXPECT_EQ(folder_.told(), "ok\nignored, because specd knows no such key (--strict-config refuses it): "
-                            "DIR/repository/llama/1/model.json:2:37: gpu_memory_utilization");
+  EXPECT_EQ(folder_.told(), "ok\nkeys without a meaning here are ignored (--strict-config refuses them): "
+                            "DIR/repository/llama/1/model.json has gpu_memory_utilization (2:37)");
   EXPECT_EQ(route(), R"(prompt_lookup 4 {"num_speculative_tokens":4})");
   EXPECT_EQ(folder_.load_repository().value().engine.max_sequences, 3);
 }
 
 TEST_F(Load, what_is_no_json_of_vllm_is_refused) {
   const std::pair<std::string, std::string> table[] = {
-      {"ngram", ":1:1: "},
-      {"{\"method\": }", ":1:12: "},
+      {"ngram", ":1:2: malformed JSON: "},
+      {"{\"method\": }", ":1:12: malformed JSON: "},
       {"[]", ":1:1: expected a mapping, found a list"},
       {"3", ":1:1: expected a mapping, found '3'"},
       {"{}", ":1:1: expected `method`, or `model` of which it follows"},
       {R"({"method": 3})", ":1:12: method: expected text; quotes make text of it, found '3'"},
-      {R"({"method": "ngram", "method": "suffix"})", ":1:29: "},
+      {R"({"method": "ngram", "method": "suffix"})", ":1:28: malformed JSON: the key 'method' occurs twice"},
       {R"({"method": "ngram"})", ":1:1: num_speculative_tokens: missing; it is required"},
       {R"({"method": "ngram", "num_speculative_tokens": "5"})",
        ":1:47: num_speculative_tokens: expected a whole number in [1, 64], found text '5'"},
@@ -354,7 +362,7 @@ TEST_F(Load, what_is_no_json_of_vllm_is_refused) {
        ":1:31: model: expected the name of a model on Hugging Face's hub, such as ORG/NAME, or a folder: an absolute "
        "path or one that begins with ./; found 'a..b'"},
       {R"({"method": "suffix", "suffix_decoding_max_spec_factor": "2"})",
-       ":1:58: suffix_decoding_max_spec_factor: expected a number, found text '2'"},
+       ":1:57: suffix_decoding_max_spec_factor: expected a number, found text '2'"},
   };
   for (const auto& [json, expected] : table) {
     const std::string told = route_of_json(json), front = "--speculative-config" + expected;

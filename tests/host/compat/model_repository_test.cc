@@ -40,7 +40,7 @@ TEST_F(ModelRepository, of_several_models_one_has_to_be_chosen) {
             "'DIR/repository': expected one model, found 2: a, b. Triton serves them all, specd serves one: "
             "choose it with --load-model NAME");
   EXPECT_EQ(found("b"), "DIR/repository/b/1/model.yaml b 1");
-  EXPECT_EQ(found("c"), "'DIR/repository': expected the model 'c' of --load-model; there are: a, b");
+  EXPECT_EQ(found("other"), "'DIR/repository': expected the model 'other' of --load-model; there are: a, b");
   for (const char* name : {"..", "../repository/a", "/", "a/..", "a/../b", "a/01"})
     EXPECT_TRUE(found(name).starts_with("'DIR/repository")) << name << ": " << found(name);
 }
