@@ -17,7 +17,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
 
 std::string first_architecture(const Json& config) {
   const auto list = config.find("architectures");

@@ -17,17 +17,18 @@ constexpr size_t kRevisionMax = 255;
 constexpr size_t kCommitDigits = 40;
 constexpr char kHubLetters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 
-bool is_commit(std::string_view text) {
-  return text.size() == kCommitDigits &&
-         text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+bool is_commit(std::string_view name) {
+  return name.size() == kCommitDigits &&
+         name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 // What git allows and a path below refs/ cannot misuse.
-bool is_revision(std::string_view text) {
+bool is_revision(std::string_view name) {
   const std::string letters = std::string(kHubLetters) + "/+@";
-  return !text.empty() && text.size() <= kRevisionMax && text.front() != '/' && text.back() != '/' &&
-         text.find("..") == std::string_view::npos && text.find("//") == std::string_view::npos &&
-         text.find_first_not_of(letters) == std::string_view::npos;
+  return !name.empty() && name.size() <= kRevisionMax && name.front() != '/' &&
+         name.back() != '/' && name.find("..") == std::string_view::npos &&
+         name.find("//") == std::string_view::npos &&
+         name.find_first_not_of(letters) == std::string_view::npos;
 }
 
 // One model, for errors.
@@ -55,16 +56,16 @@ struct Wanted {
 Result<std::string> commit_of(const fs::path& model, const Wanted& wanted) {
   if (is_commit(wanted.revision)) return wanted.revision;
   const std::string reference = (model / "refs" / wanted.revision).string();
-  if (!path_exists(reference))
-    return wanted.missing("no revision " + quote(wanted.revision));
+  if (!path_exists(reference)) return wanted.missing("no revision " + quote(wanted.revision));
   constexpr size_t kReferenceMax = 256;
   auto text = read_text_file(reference, kReferenceMax);
-  if (!text.ok()) return wanted.damaged("a reference that cannot be read (" + text.status().text() + ")");
+  if (!text.ok())
+    return wanted.damaged("a reference that cannot be read (" + text.status().text() + ")");
   std::string commit = std::move(text).value();
   if (commit.ends_with('\n')) commit.pop_back();
   if (!is_commit(commit))
-    return wanted.damaged("in refs/" + wanted.revision + " no commit of 40 hexadecimal digits, but " +
-                          quote(commit, 60));
+    return wanted.damaged("in refs/" + wanted.revision +
+                          " no commit of 40 hexadecimal digits, but " + quote(commit, 60));
   return commit;
 }
 
@@ -84,8 +85,8 @@ Status check_snapshot(const fs::path& snapshot, const fs::path& root, const Want
       return wanted.damaged("the file " + quote(file) + ", a link that leads out of it, to " +
                             quote(real.string(), 400));
     const fs::path kind = path.extension();
-    has_weights = has_weights || kind == ".safetensors" || kind == ".bin" || kind == ".pt" ||
-                  kind == ".pth";
+    has_weights =
+        has_weights || kind == ".safetensors" || kind == ".bin" || kind == ".pt" || kind == ".pth";
   }
   if (failure) return wanted.damaged("a snapshot that cannot be read: " + failure.message());
   return has_weights ? Status() : wanted.missing("no weights there, only a part of its files");
@@ -102,7 +103,8 @@ std::string hub_cache_folder(const std::function<const char*(const char*)>& vari
     if (*rest != '\0') folder /= rest;
     return folder.lexically_normal().string();
   };
-  for (const auto& [name, rest] : {std::pair("HF_HUB_CACHE", ""), {"HF_HOME", "hub"},
+  for (const auto& [name, rest] : {std::pair("HF_HUB_CACHE", ""),
+                                   {"HF_HOME", "hub"},
                                    {"XDG_CACHE_HOME", "huggingface/hub"},
                                    {"HOME", ".cache/huggingface/hub"}})
     if (std::string folder = below(name, rest); !folder.empty()) return folder;
@@ -131,7 +133,8 @@ Result<std::string> find_in_hub_cache(const std::string& cache, const std::strin
     return Status(Code::kInvalidArgument,
                   "expected a branch, a tag or a commit, found " + quote(revision));
   std::string folder = "models--" + name;
-  if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
+  if (const size_t slash = folder.find('/'); slash != std::string::npos)
+    folder.replace(slash, 1, "--");
   std::error_code failure;
   const fs::path root = fs::canonical(cache, failure);
   if (cache.empty() || failure) return wanted.missing("no such cache");

@@ -33,8 +33,8 @@ struct LlmApiMethod {
     std::string folder;
   };
   Result<Model> read_model() const {
-    const std::optional<Value> found = theirs.find_any(
-        {"speculative_model", "speculative_model_dir", "pytorch_weights_path"});
+    const std::optional<Value> found =
+        theirs.find_any({"speculative_model", "speculative_model_dir", "pytorch_weights_path"});
     if (!found) return theirs.require("speculative_model").status();
     SPECD_TRY(std::string folder, model_folder(*found, theirs.find("revision"), places));
     return Model{.value = *found, .folder = std::move(folder)};
@@ -68,9 +68,8 @@ Status set_choices(const Value& choices, RouteMaker& maker) {
   YamlNode node = choices.node;
   node.key = "choices";
   put_node(maker.config(), std::move(node));
-  maker.set_nodes_max(
-      std::min<int64_t>(std::ssize(choices.node.items), EngineLimits::kDraftNodes),
-      choices.node.place);
+  maker.set_nodes_max(std::min<int64_t>(std::ssize(choices.node.items), EngineLimits::kDraftNodes),
+                      choices.node.place);
   return Status();
 }
 
@@ -161,8 +160,8 @@ Result<RouteMaker> LlmApiMethod::lookahead() const {
     const auto& [key, otherwise] = sizes[i];
     SPECD_TRY(const std::optional<Value> found, theirs.find(key, whole_key(key, 1, 65)));
     size[i] = found ? number_in(*found) : otherwise;
-    put_node(maker.config(), plain_node(key, std::to_string(size[i]),
-                                        found ? found->node.place : place()));
+    put_node(maker.config(),
+             plain_node(key, std::to_string(size[i]), found ? found->node.place : place()));
   }
   theirs.find(kLength);  // follows from the sizes
   const int64_t levels = size[1] - 1;
@@ -177,8 +176,8 @@ Result<RouteMaker> LlmApiMethod::ngram() const {
   RouteMaker maker("prompt_lookup", place());
   SPECD_TRY(const Value length, read_length(1, 64, "prompt_lookup_num_tokens"));
   maker.set_chain("max_draft_len", length);
-  SPECD_OK_OR_RETURN(theirs.carry(
-      "max_matching_ngram_size", whole_key("max_matching_ngram_size", 1, 16), maker.config()));
+  SPECD_OK_OR_RETURN(theirs.carry("max_matching_ngram_size",
+                                  whole_key("max_matching_ngram_size", 1, 16), maker.config()));
   for (const char* key : {"is_keep_all", "is_use_oldest", "is_public_pool"})
     SPECD_OK_OR_RETURN(theirs.carry(key, boolean_key(key), maker.config()));
   return maker;
@@ -227,9 +226,9 @@ Result<Speculation> llm_api_speculation(const Value& value, ModelPlaces& places,
   }
   const LlmApiMethod method{.theirs = theirs, .type = type, .places = places};
   SPECD_TRY(RouteMaker maker, (method.*known->make)());
-  SPECD_OK_OR_RETURN(theirs.carry(
-      "max_concurrency", whole_key("disable_by_batch_size", 0, EngineLimits::kSequences),
-      maker.route()));
+  SPECD_OK_OR_RETURN(theirs.carry("max_concurrency",
+                                  whole_key("disable_by_batch_size", 0, EngineLimits::kSequences),
+                                  maker.route()));
   SPECD_OK_OR_RETURN(theirs.finish(unknown));
   return std::move(maker).take();
 }

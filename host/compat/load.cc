@@ -43,10 +43,11 @@ void set_source(YamlNode& node, const std::shared_ptr<const std::string>& source
 
 // What Triton's users expect, under the file's own keys.
 YamlNode triton_tree(const RepositoryModel& model, const Surroundings& surroundings) {
-  const YamlPlace place{
-      .source = std::make_shared<const std::string>("--model-repository")};
+  const YamlPlace place{.source = std::make_shared<const std::string>("--model-repository")};
   YamlNode root = mapping_node("", place);
-  const auto section = [&](const char* name) -> YamlNode& { return mapping_below(root, name, place); };
+  const auto section = [&](const char* name) -> YamlNode& {
+    return mapping_below(root, name, place);
+  };
   root.items.push_back(text_node("listen", "unix:" + surroundings.socket, place));
   section("http").items.push_back(text_node("listen", "127.0.0.1:8000", place));
   YamlNode& kserve = section("kserve");
@@ -80,10 +81,11 @@ Status add_file(const RepositoryModel& model, bool has_option, ModelPlaces& plac
                  : add_vllm_model(value, places, unknown, root);
 }
 
-Status add_speculative_config(const std::string& text, ModelPlaces& places,
-                              UnknownKeys& unknown, YamlNode& root) {
+Status add_speculative_config(const std::string& text, ModelPlaces& places, UnknownKeys& unknown,
+                              YamlNode& root) {
   SPECD_TRY(const YamlNode theirs, read_json(text, kSpeculativeOption));
-  SPECD_TRY(Speculation made, vllm_speculation({.node = theirs, .file = kSpeculativeOption}, places, unknown));
+  SPECD_TRY(Speculation made,
+            vllm_speculation({.node = theirs, .file = kSpeculativeOption}, places, unknown));
   const auto source = std::make_shared<const std::string>(kSpeculativeOption);
   set_source(made.route, source);
   if (made.draft_model) set_source(*made.draft_model, source);
@@ -99,9 +101,10 @@ void add_warning(const UnknownKeys& in_file, const std::string& file, const Unkn
        {std::pair(&file, &in_file), {&kSpeculativeOption, &in_option}})
     if (!unknown->found.empty()) parts.push_back(*name + " has " + unknown->text());
   if (!parts.empty())
-    config.warnings.push_back("keys without a meaning here are ignored (--strict-config refuses "
-                              "them): " +
-                              joined(parts, "; "));
+    config.warnings.push_back(
+        "keys without a meaning here are ignored (--strict-config refuses "
+        "them): " +
+        joined(parts, "; "));
 }
 
 }  // namespace
@@ -113,16 +116,16 @@ Surroundings surroundings_of_process() {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  made.socket = variable("SPECD_SOCKET");
+  std::error_code unused;
+  if (const std::string socket = variable("SPECD_SOCKET"); !socket.empty())
+    made.socket = fs::absolute(socket, unused).string();
   for (const char* folder : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"})
     if (made.socket.empty() && variable(folder).starts_with('/'))
       made.socket = variable(folder) + "/specd.sock";
   if (made.socket.empty()) made.socket = "/tmp/specd-" + std::to_string(geteuid()) + ".sock";
-  std::error_code unused;
   const fs::path program = fs::read_symlink("/proc/self/exe", unused).parent_path().parent_path();
   const fs::path built = program / "plugins";
-  made.plugins =
-      (fs::is_directory(built, unused) ? built : program / "lib/specd/plugins").string();
+  made.plugins = (fs::is_directory(built, unused) ? built : program / "lib/specd/plugins").string();
   return made;
 }
 
@@ -148,8 +151,7 @@ Result<Config> load(const LoadOptions& options, const Surroundings& surroundings
   }
   places.repository.clear();  // the option is not in the repository
   if (!options.speculative_config.empty() && root.kind == YamlNode::Kind::kMap)
-    SPECD_OK_OR_RETURN(
-        add_speculative_config(options.speculative_config, places, in_option, root));
+    SPECD_OK_OR_RETURN(add_speculative_config(options.speculative_config, places, in_option, root));
   SPECD_OK_OR_RETURN(apply_overrides(options.overrides, config_keys(), root));
   SPECD_OK_OR_RETURN(check_missing(places, root));
   SPECD_TRY(Config config, load_tree(std::move(root), file));

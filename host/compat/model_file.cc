@@ -12,7 +12,9 @@ using L = EngineLimits;
 
 constexpr int64_t kPageTokens = 16;  // of `model.kv.pages`
 
-YamlNode& section(YamlNode& root, const char* name) { return mapping_below(root, name, root.place); }
+YamlNode& section(YamlNode& root, const char* name) {
+  return mapping_below(root, name, root.place);
+}
 YamlNode& kv_of(YamlNode& root) { return mapping_below(section(root, "model"), "kv", root.place); }
 
 Status add_model(TheirMapping& theirs, ModelPlaces& places, YamlNode& root) {
@@ -67,8 +69,7 @@ Status add_kv_cache(const Value& value, UnknownKeys& unknown, YamlNode& root) {
     const int64_t pages = (number_in(*tokens) + kPageTokens - 1) / kPageTokens;
     put_node(kv, plain_node("pages", std::to_string(pages), tokens->node.place));
   } else if (share) {
-    SPECD_OK_OR_RETURN(
-        theirs.carry("free_gpu_memory_fraction", share_key("memory_share"), kv));
+    SPECD_OK_OR_RETURN(theirs.carry("free_gpu_memory_fraction", share_key("memory_share"), kv));
   }
   SPECD_OK_OR_RETURN(theirs.carry("enable_block_reuse", boolean_key("prefix_cache"), kv));
   SPECD_OK_OR_RETURN(skip_auto(theirs, "dtype", unknown));

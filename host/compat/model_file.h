@@ -13,7 +13,6 @@ Status add_llm_api_model(const Value& file, ModelPlaces& places, UnknownKeys& un
                          YamlNode& root);
 
 // model.json: the arguments of vLLM's engine.
-Status add_vllm_model(const Value& file, ModelPlaces& places, UnknownKeys& unknown,
-                      YamlNode& root);
+Status add_vllm_model(const Value& file, ModelPlaces& places, UnknownKeys& unknown, YamlNode& root);
 
 }  // namespace specd::host

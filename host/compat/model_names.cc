@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_relative_path(const std::string& text) {
-  return text == "." || text == ".." || text.starts_with("./") || text.starts_with("../");
+bool is_relative_path(const std::string& name) {
+  return name == "." || name == ".." || name.starts_with("./") || name.starts_with("../");
 }
 
 }  // namespace

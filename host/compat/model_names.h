@@ -10,8 +10,9 @@
 namespace specd::host {
 
 struct ModelPlaces {
-  std::string hub_cache;        // as hub_cache_folder() says
-  std::string repository = {};  // canonical: relative paths must not leave it; empty = no such limit
+  std::string hub_cache;  // as hub_cache_folder() says
+  std::string repository =
+      {};  // canonical: relative paths must not leave it; empty = no such limit
   // Why a name has no folder, by the path that stands for it.
   std::map<std::string, Status> missing = {};
 };

@@ -35,7 +35,8 @@ Result<std::vector<std::string>> folders_in(const fs::path& folder) {
     const std::string name = entry->path().filename().string();
     if (!name.starts_with('.') && entry->is_directory(unused)) names.push_back(name);
   }
-  if (failure) return wrong(folder, "expected a folder, which cannot be read: " + failure.message());
+  if (failure)
+    return wrong(folder, "expected a folder, which cannot be read: " + failure.message());
   std::ranges::sort(names);
   return names;
 }
@@ -73,8 +74,9 @@ Result<std::string> choose_model(const fs::path& repository, const std::string& 
   SPECD_TRY(const std::vector<std::string> models, folders_in(repository));
   if (!wanted.empty()) {
     if (std::ranges::find(models, wanted) != models.end()) return wanted;
-    return wrong(repository, "expected the model " + quote(wanted) + " of --load-model; there are: " +
-                                 listed(models) + did_you_mean(wanted, models));
+    return wrong(repository, "expected the model " + quote(wanted) +
+                                 " of --load-model; there are: " + listed(models) +
+                                 did_you_mean(wanted, models));
   }
   if (models.empty())
     return wrong(repository, "expected a model: a folder NAME/VERSION with " +
@@ -100,13 +102,14 @@ Result<std::string> choose_version(const fs::path& model, const std::string& wan
                             (model / "1").string() + "; the folders there: " + listed(folders));
   if (wanted.empty()) {
     if (versions.size() > 1)
-      notice = quote(model.string(), 400) + " has the versions " + listed(versions) +
-               ". specd serves one of them, the highest, unless --load-model NAME/VERSION says another";
+      notice =
+          quote(model.string(), 400) + " has the versions " + listed(versions) +
+          ". specd serves one of them, the highest, unless --load-model NAME/VERSION says another";
     return versions.back();
   }
   if (std::ranges::find(versions, wanted) != versions.end()) return wanted;
-  return wrong(model, "expected the version " + quote(wanted) + " of --load-model; there are: " +
-                          listed(versions));
+  return wrong(model, "expected the version " + quote(wanted) +
+                          " of --load-model; there are: " + listed(versions));
 }
 
 }  // namespace

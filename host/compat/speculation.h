@@ -24,12 +24,10 @@ Result<Speculation> llm_api_speculation(const Value& value, ModelPlaces& places,
                                         UnknownKeys& unknown);
 
 // vLLM's --speculative-config, and `speculative_config` of the vLLM backend's model.json.
-Result<Speculation> vllm_speculation(const Value& value, ModelPlaces& places,
-                                     UnknownKeys& unknown);
+Result<Speculation> vllm_speculation(const Value& value, ModelPlaces& places, UnknownKeys& unknown);
 // The older form: keys such as speculative_model among those of the engine, in `all`. None where
 // they name no model. What it does not know stays unknown in `all`.
-Result<std::optional<Speculation>> old_vllm_speculation(TheirMapping& all,
-                                                        ModelPlaces& places);
+Result<std::optional<Speculation>> old_vllm_speculation(TheirMapping& all, ModelPlaces& places);
 
 // The route is the default one from here on, and replaces one of the same name.
 void add_speculation(Speculation speculation, YamlNode& root);
@@ -51,7 +49,9 @@ class RouteMaker {
   // A chain of as many guesses as `value`, a whole number, says; `key` is the drafter's.
   void set_chain(const char* key, const Value& value);
 
-  Speculation take() && { return {.route = std::move(route_), .draft_model = std::move(draft_model_)}; }
+  Speculation take() && {
+    return {.route = std::move(route_), .draft_model = std::move(draft_model_)};
+  }
 
  private:
   YamlPlace place_;

@@ -88,9 +88,8 @@ Key text_key(const char* name) { return key_of(name, Key::Type::kText); }
 std::string UnknownKeys::text() const {
   constexpr size_t kShownMax = 16;
   std::vector<Found> sorted = found;
-  std::ranges::stable_sort(sorted, {}, [](const Found& key) {
-    return std::pair(key.place.line, key.place.column);
-  });
+  std::ranges::stable_sort(
+      sorted, {}, [](const Found& key) { return std::pair(key.place.line, key.place.column); });
   std::vector<std::string> words;
   for (const Found& key : sorted) {
     if (words.size() == kShownMax) {

@@ -17,19 +17,19 @@ struct VllmNames {
   const char *model, *tokens, *draft_ranks, *lookup_min, *lookup_max, *batch_size, *revision;
 };
 constexpr VllmNames kNames{.model = "model",
-                       .tokens = "num_speculative_tokens",
-                       .draft_ranks = "draft_tensor_parallel_size",
-                       .lookup_min = "prompt_lookup_min",
-                       .lookup_max = "prompt_lookup_max",
-                       .batch_size = "disable_by_batch_size",
-                       .revision = "revision"};
+                           .tokens = "num_speculative_tokens",
+                           .draft_ranks = "draft_tensor_parallel_size",
+                           .lookup_min = "prompt_lookup_min",
+                           .lookup_max = "prompt_lookup_max",
+                           .batch_size = "disable_by_batch_size",
+                           .revision = "revision"};
 constexpr VllmNames kOldNames{.model = "speculative_model",
-                          .tokens = "num_speculative_tokens",
-                          .draft_ranks = "speculative_draft_tensor_parallel_size",
-                          .lookup_min = "ngram_prompt_lookup_min",
-                          .lookup_max = "ngram_prompt_lookup_max",
-                          .batch_size = "speculative_disable_by_batch_size",
-                          .revision = "speculative_model_revision"};
+                              .tokens = "num_speculative_tokens",
+                              .draft_ranks = "speculative_draft_tensor_parallel_size",
+                              .lookup_min = "ngram_prompt_lookup_min",
+                              .lookup_max = "ngram_prompt_lookup_max",
+                              .batch_size = "speculative_disable_by_batch_size",
+                              .revision = "speculative_model_revision"};
 
 // Everything that one method reads.
 struct VllmMethod {
@@ -37,7 +37,7 @@ struct VllmMethod {
   const VllmNames& names;
   YamlPlace told_at;                  // of what says which method
   const std::optional<Value>& model;  // as they name it
-  std::string folder;               // of the model
+  std::string folder;                 // of the model
 
   Result<Value> read_tokens(int64_t max) const {
     SPECD_TRY(const Value found, theirs.require(names.tokens));
@@ -95,8 +95,8 @@ Result<RouteMaker> VllmMethod::ngram() const {
   RouteMaker maker("prompt_lookup", told_at);
   SPECD_TRY(const Value tokens, read_tokens(64));
   maker.set_chain("num_speculative_tokens", tokens);
-  for (const auto& [key, ours] : {std::pair(names.lookup_min, "prompt_lookup_min"),
-                                     {names.lookup_max, "prompt_lookup_max"}})
+  for (const auto& [key, ours] :
+       {std::pair(names.lookup_min, "prompt_lookup_min"), {names.lookup_max, "prompt_lookup_max"}})
     SPECD_OK_OR_RETURN(theirs.carry(key, whole_key(ours, 1, 64), maker.config()));
   return maker;
 }
@@ -124,9 +124,8 @@ Result<RouteMaker> VllmMethod::suffix() const {
   put_node(maker.config(), plain_node("max_spec_tokens", std::to_string(nodes), place));
   put_node(maker.config(), plain_node("max_tree_depth", std::to_string(levels),
                                       depth ? depth->node.place : told_at));
-  for (const auto& [key, ours] :
-       {std::pair("suffix_decoding_max_spec_factor", "max_spec_factor"),
-        {"suffix_decoding_min_token_prob", "min_token_prob"}}) {
+  for (const auto& [key, ours] : {std::pair("suffix_decoding_max_spec_factor", "max_spec_factor"),
+                                  {"suffix_decoding_min_token_prob", "min_token_prob"}}) {
     const std::optional<Value> found = theirs.find(key);
     if (!found) continue;
     SPECD_TRY(const Json number, yaml_to_json(*found));
@@ -154,12 +153,18 @@ constexpr struct {
 
 const char* method_of(HeadKind kind) {
   switch (kind) {
-    case HeadKind::kModel: return "draft_model";
-    case HeadKind::kEagle: return "eagle";
-    case HeadKind::kEagle3: return "eagle3";
-    case HeadKind::kMedusa: return "medusa";
-    case HeadKind::kRedrafter: return "redrafter";
-    case HeadKind::kUnsupported: break;
+    case HeadKind::kModel:
+      return "draft_model";
+    case HeadKind::kEagle:
+      return "eagle";
+    case HeadKind::kEagle3:
+      return "eagle3";
+    case HeadKind::kMedusa:
+      return "medusa";
+    case HeadKind::kRedrafter:
+      return "redrafter";
+    case HeadKind::kUnsupported:
+      break;
   }
   return "";
 }
@@ -189,7 +194,11 @@ Result<Speculation> speculation_in(TheirMapping& theirs, const std::optional<Val
   };
   const auto* known = find_method();
   if (!word.empty() && known == std::end(kVllmMethods)) return no_plugin(told_by, word);
-  VllmMethod made{.theirs = theirs, .names = names, .told_at = told_by.node.place, .model = model, .folder = {}};
+  VllmMethod made{.theirs = theirs,
+                  .names = names,
+                  .told_at = told_by.node.place,
+                  .model = model,
+                  .folder = {}};
   if (known == std::end(kVllmMethods) || known->has_model) {
     if (!model) return theirs.require(names.model).status();
     SPECD_TRY(made.folder, model_folder(*model, theirs.find(names.revision), places));
@@ -198,14 +207,15 @@ Result<Speculation> speculation_in(TheirMapping& theirs, const std::optional<Val
       const Result<Head> head = head_in(made.folder, model->node.value);
       if (!head.ok()) return model->error(head.status().text());
       if (head.value().kind == HeadKind::kUnsupported) return no_plugin(*model, head.value().type);
-      if (word.empty() || head.value().kind == HeadKind::kEagle3) word = method_of(head.value().kind);
+      if (word.empty() || head.value().kind == HeadKind::kEagle3)
+        word = method_of(head.value().kind);
       known = find_method();
     }
   }
   SPECD_TRY(RouteMaker maker, (made.*known->make)());
-  SPECD_OK_OR_RETURN(theirs.carry(
-      names.batch_size, whole_key("disable_by_batch_size", 0, EngineLimits::kSequences),
-      maker.route()));
+  SPECD_OK_OR_RETURN(theirs.carry(names.batch_size,
+                                  whole_key("disable_by_batch_size", 0, EngineLimits::kSequences),
+                                  maker.route()));
   return std::move(maker).take();
 }
 
@@ -221,8 +231,7 @@ Result<Speculation> vllm_speculation(const Value& value, ModelPlaces& places,
   return speculation;
 }
 
-Result<std::optional<Speculation>> old_vllm_speculation(TheirMapping& all,
-                                                        ModelPlaces& places) {
+Result<std::optional<Speculation>> old_vllm_speculation(TheirMapping& all, ModelPlaces& places) {
   if (!all.find(kOldNames.model)) return std::optional<Speculation>();
   SPECD_TRY(Speculation speculation, speculation_in(all, std::nullopt, kOldNames, places));
   return std::optional<Speculation>(std::move(speculation));

@@ -185,11 +185,12 @@ Result<LoadOptions> load_options(const std::string& command, const po::variables
   if (!options.load_model.empty() && !has_repository)
     return wrong("--load-model is for --model-repository");
   if (options.is_strict && !has_repository && options.speculative_config.empty())
-    return wrong("--strict-config is for --model-repository and --speculative-config; unknown keys of "
-                 "--config are always refused");
-  options.overrides = overrides_of_process(values.count("set") != 0
-                                               ? values["set"].as<std::vector<std::string>>()
-                                               : std::vector<std::string>());
+    return wrong(
+        "--strict-config is for --model-repository and --speculative-config; unknown keys of "
+        "--config are always refused");
+  options.overrides =
+      overrides_of_process(values.count("set") != 0 ? values["set"].as<std::vector<std::string>>()
+                                                    : std::vector<std::string>());
   return options;
 }
 

@@ -56,7 +56,8 @@ class CompatFolder {
     std::string pattern = (fs::temp_directory_path() / "specd-compat-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) std::abort();
     path_ = fs::canonical(pattern);
-    for (const char* name : {"plugins", "run", "hub", "repository"}) fs::create_directory(path_ / name);
+    for (const char* name : {"plugins", "run", "hub", "repository"})
+      fs::create_directory(path_ / name);
   }
   ~CompatFolder() { fs::remove_all(path_); }
   CompatFolder(const CompatFolder&) = delete;
@@ -66,7 +67,9 @@ class CompatFolder {
   std::string hub() const { return (path_ / "hub").string(); }
   std::string repository() const { return (path_ / "repository").string(); }
   Surroundings surroundings() const {
-    return {.hub_cache = hub(), .socket = (path_ / "run/s.sock").string(), .plugins = (path_ / "plugins").string()};
+    return {.hub_cache = hub(),
+            .socket = (path_ / "run/s.sock").string(),
+            .plugins = (path_ / "plugins").string()};
   }
 
   void write(const fs::path& name, const std::string& text) const {
@@ -77,7 +80,8 @@ class CompatFolder {
   // `source`, or an empty config.json and weights.
   fs::path download(const std::string& name, const fs::path& source = "") const {
     std::string folder = "models--" + name;
-    if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
+    if (const size_t slash = folder.find('/'); slash != std::string::npos)
+      folder.replace(slash, 1, "--");
     const fs::path model = path_ / "hub" / folder;
     const fs::path snapshot = model / "snapshots" / kCommit;
     fs::create_directories(snapshot);
@@ -113,7 +117,8 @@ class CompatFolder {
     std::string text = config.ok() ? "ok" : config.status().text();
     if (config.ok())
       for (const std::string& warning : config.value().warnings) text += "\n" + warning;
-    for (size_t at = text.find(path_.string()); at != std::string::npos; at = text.find(path_.string()))
+    for (size_t at = text.find(path_.string()); at != std::string::npos;
+         at = text.find(path_.string()))
       text.replace(at, path_.string().size(), "DIR");
     return text;
   }

@@ -22,13 +22,15 @@ class HubCache : public testing::Test {
       text.replace(at, dir.size(), "DIR");
     }
   }
-  const std::string missing_ = "expected the model 'meta-llama/Llama-3.1-8B-Instruct' in the Hugging Face "
-                               "cache 'DIR/hub', found ";
+  const std::string missing_ =
+      "expected the model 'meta-llama/Llama-3.1-8B-Instruct' in the Hugging Face "
+      "cache 'DIR/hub', found ";
   const std::string command_ =
       "; specd downloads nothing: run `hf download meta-llama/Llama-3.1-8B-Instruct`; a folder of this "
       "machine is written as an absolute path or begins with ./";
-  const std::string damaged_ = "the Hugging Face cache 'DIR/hub' has for "
-                               "'meta-llama/Llama-3.1-8B-Instruct' ";
+  const std::string damaged_ =
+      "the Hugging Face cache 'DIR/hub' has for "
+      "'meta-llama/Llama-3.1-8B-Instruct' ";
   const std::string again_ = "; remove that model from it, and download it again";
   CompatFolder folder_;
 };
@@ -58,10 +60,11 @@ TEST(HubNames, are_those_that_the_hub_allows) {
   for (const char* name : {"gpt2", "meta-llama/Llama-3.1-8B-Instruct", "a/b", "_x/y_", "o.r/n.m"})
     EXPECT_TRUE(is_hub_name(name)) << name;
   for (const std::string& name :
-       {std::string(""), std::string("/a"), std::string("a/"), std::string("a//b"), std::string("a/b/c"),
-        std::string("../a"), std::string("a/.."), std::string("a..b"), std::string("a--b/c"),
-        std::string("-a/b"), std::string("a/b-"), std::string(".a"), std::string("a b"), std::string("a\n"),
-        std::string("a\0b", 3), std::string("ä/b"), std::string(97, 'a')})
+       {std::string(""), std::string("/a"), std::string("a/"), std::string("a//b"),
+        std::string("a/b/c"), std::string("../a"), std::string("a/.."), std::string("a..b"),
+        std::string("a--b/c"), std::string("-a/b"), std::string("a/b-"), std::string(".a"),
+        std::string("a b"), std::string("a\n"), std::string("a\0b", 3), std::string("ä/b"),
+        std::string(97, 'a')})
     EXPECT_FALSE(is_hub_name(name)) << name;
 }
 
@@ -79,9 +82,10 @@ TEST_F(HubCache, what_is_not_there_is_told_with_the_command_that_downloads_it) {
   EXPECT_EQ(found(), missing_ + "nothing" + command_);
   EXPECT_EQ(find_in_hub_cache("", kName).status().code(), Code::kNotFound);
   folder_.download(kName);
-  EXPECT_EQ(found("v2"), missing_ + "no revision 'v2'; specd downloads nothing: run `hf download " + kName +
-                             " --revision v2`; a folder of this machine is written as an absolute path or "
-                             "begins with ./");
+  EXPECT_EQ(found("v2"),
+            missing_ + "no revision 'v2'; specd downloads nothing: run `hf download " + kName +
+                " --revision v2`; a folder of this machine is written as an absolute path or "
+                "begins with ./");
   fs::rename(folder_.path() / kFolder / "blobs", folder_.path() / "gone");
   const std::string text = found();
   EXPECT_TRUE(text.starts_with(missing_ + "a link to nothing in place of '")) << text;
@@ -105,7 +109,8 @@ TEST_F(HubCache, a_reference_that_is_no_commit_is_refused) {
   };
   for (const auto& [text, shown] : table) {
     folder_.write(kFolder + "/refs/main", text);
-    EXPECT_EQ(found(), damaged_ + "in refs/main no commit of 40 hexadecimal digits, but " + shown + again_);
+    EXPECT_EQ(found(),
+              damaged_ + "in refs/main no commit of 40 hexadecimal digits, but " + shown + again_);
   }
   folder_.write(kFolder + "/refs/main", std::string(1000, 'a'));
   EXPECT_TRUE(found().starts_with(damaged_ + "a reference that cannot be read (")) << found();
@@ -117,7 +122,8 @@ TEST_F(HubCache, a_reference_that_is_no_commit_is_refused) {
 TEST_F(HubCache, a_revision_that_leaves_the_folder_is_refused) {
   folder_.download(kName);
   for (const char* revision : {"../x", "a/../b", "/etc/passwd", "", "a\n", "x/"})
-    EXPECT_EQ(find_in_hub_cache(folder_.hub(), kName, revision).status().code(), Code::kInvalidArgument)
+    EXPECT_EQ(find_in_hub_cache(folder_.hub(), kName, revision).status().code(),
+              Code::kInvalidArgument)
         << revision;
 }
 
@@ -126,12 +132,14 @@ TEST_F(HubCache, a_link_that_leads_out_of_the_cache_is_refused) {
   folder_.write("outside/config.json", "{}");
   fs::remove(snapshot / "config.json");
   fs::create_symlink(folder_.path() / "outside/config.json", snapshot / "config.json");
-  EXPECT_EQ(found(), damaged_ + "the file 'config.json', a link that leads out of it, to "
-                                "'DIR/outside/config.json'" + again_);
+  EXPECT_EQ(found(), damaged_ +
+                         "the file 'config.json', a link that leads out of it, to "
+                         "'DIR/outside/config.json'" +
+                         again_);
   fs::remove_all(snapshot);
   fs::create_directory_symlink(folder_.path() / "outside", snapshot);
-  EXPECT_EQ(found(), damaged_ + "the snapshot " + kCommit + ", a link that leads out of it, to 'DIR/outside'" +
-                         again_);
+  EXPECT_EQ(found(), damaged_ + "the snapshot " + kCommit +
+                         ", a link that leads out of it, to 'DIR/outside'" + again_);
 }
 
 }  // namespace

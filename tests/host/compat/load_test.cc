@@ -42,15 +42,18 @@ class Load : public testing::Test {
     EXPECT_EQ(engine.default_route, one.name);
     EXPECT_EQ(one.verifier.plugin, "specd.verifier.match");
     EXPECT_EQ(one.drafter.plugin, "specd.drafter." + one.name);
-    std::string text = one.name + " " + std::to_string(one.draft_nodes_max) + " " + one.drafter.config.dump();
-    for (const DraftModelOptions& model : engine.draft_models) text += " " + model.name + "=" + model.path;
+    std::string text =
+        one.name + " " + std::to_string(one.draft_nodes_max) + " " + one.drafter.config.dump();
+    for (const DraftModelOptions& model : engine.draft_models)
+      text += " " + model.name + "=" + model.path;
     return without_folder(text);
   }
   std::string without_folder(std::string text) const {
     const std::string snapshots = std::string("/snapshots/") + kCommit;
     for (const auto& [part, with] :
          {std::pair(folder_.path().string(), std::string("DIR")), {snapshots, std::string("")}})
-      for (size_t at = text.find(part); at != std::string::npos; at = text.find(part)) text.replace(at, part.size(), with);
+      for (size_t at = text.find(part); at != std::string::npos; at = text.find(part))
+        text.replace(at, part.size(), with);
     return text;
   }
   std::string error_of(const std::string& yaml) const {
@@ -70,13 +73,16 @@ TEST_F(Load, the_tutorials_file_for_eagle3_is_a_daemon_on_tritons_ports) {
   EXPECT_EQ(config.http->address + ":" + std::to_string(config.http->port), "127.0.0.1:8000");
   EXPECT_EQ(config.kserve->address + ":" + std::to_string(config.kserve->port), "127.0.0.1:8001");
   EXPECT_TRUE(config.kserve->insecure);
-  EXPECT_EQ(config.kserve->metrics_address + ":" + std::to_string(config.kserve->metrics_port), "127.0.0.1:8002");
+  EXPECT_EQ(config.kserve->metrics_address + ":" + std::to_string(config.kserve->metrics_port),
+            "127.0.0.1:8002");
   EXPECT_EQ(config.kserve->model_version, 1);
   EXPECT_EQ(config.engine.model.name, "llama");
-  EXPECT_EQ(without_folder(config.engine.model.path), "DIR/hub/models--meta-llama--Llama-3.1-8B-Instruct");
+  EXPECT_EQ(without_folder(config.engine.model.path),
+            "DIR/hub/models--meta-llama--Llama-3.1-8B-Instruct");
   EXPECT_EQ(config.engine.devices, std::vector<std::string>{"auto"});
-  EXPECT_EQ(route(), R"(eagle3 3 {"draft_tokens":3,"mode":"chain","weights":"DIR/hub/models--yuhuili--)"
-                     R"(EAGLE3-LLaMA3.1-Instruct-8B"})");
+  EXPECT_EQ(route(),
+            R"(eagle3 3 {"draft_tokens":3,"mode":"chain","weights":"DIR/hub/models--yuhuili--)"
+            R"(EAGLE3-LLaMA3.1-Instruct-8B"})");
 }
 
 TEST_F(Load, what_is_printed_names_the_place_in_their_file_and_is_a_configuration) {
@@ -94,36 +100,45 @@ TEST_F(Load, what_is_printed_names_the_place_in_their_file_and_is_a_configuratio
 
 TEST_F(Load, the_tutorials_file_for_a_draft_model_takes_its_folder_from_an_option) {
   folder_.write("repository/llama/1/model.yaml", kTutorialDraftTarget);
-  EXPECT_EQ(folder_.told(), kFile + ":10:22: draft_models[0].path: expected a folder with config.json, the weights as "
-                                    "safetensors and tokenizer.json, found nothing at /path/to/draft_model");
+  EXPECT_EQ(folder_.told(),
+            kFile +
+                ":10:22: draft_models[0].path: expected a folder with config.json, the weights as "
+                "safetensors and tokenizer.json, found nothing at /path/to/draft_model");
   fs::create_directory(folder_.path() / "draft");
   LoadOptions options;
   options.overrides.set = {"draft_models[0].path=" + (folder_.path() / "draft").string()};
-  EXPECT_EQ(route(options),
-            R"(draft_target 3 {"draft_tokens":3,"model":"speculative_model"} speculative_model=DIR/draft)");
+  EXPECT_EQ(
+      route(options),
+      R"(draft_target 3 {"draft_tokens":3,"model":"speculative_model"} speculative_model=DIR/draft)");
 }
 
 TEST_F(Load, every_decoding_type_with_a_plugin_becomes_its_route) {
   folder_.download("org/plain-eagle");
   folder_.write("hub/models--org--plain-eagle/blobs/config.json", R"({"model_type": "eagle"})");
   const std::string head = "  speculative_model: " + kHead + "\n";
-  const std::string weights = R"("weights":"DIR/hub/models--yuhuili--EAGLE3-LLaMA3.1-Instruct-8B"})";
+  const std::string weights =
+      R"("weights":"DIR/hub/models--yuhuili--EAGLE3-LLaMA3.1-Instruct-8B"})";
   const std::pair<std::string, std::string> table[] = {
       {"  decoding_type: Draft_Target\n  max_draft_len: 4\n  speculative_model: org/draft\n",
        R"(draft_target 4 {"draft_tokens":4,"model":"speculative_model"} speculative_model=DIR/hub/models--org--draft)"},
       {"  decoding_type: DraftTarget\n  max_draft_len: 4\n  speculative_model_dir: org/draft\n",
        R"(draft_target 4 {"draft_tokens":4,"model":"speculative_model"} speculative_model=DIR/hub/models--org--draft)"},
-      {"  decoding_type: Eagle3\n  max_draft_len: 5\n" + head, R"(eagle3 5 {"draft_tokens":5,"mode":"chain",)" + weights},
-      {"  decoding_type: Eagle\n  max_draft_len: 5\n  max_total_draft_tokens: 5\n  eagle3_one_model: true\n" + head,
+      {"  decoding_type: Eagle3\n  max_draft_len: 5\n" + head,
+       R"(eagle3 5 {"draft_tokens":5,"mode":"chain",)" + weights},
+      {"  decoding_type: Eagle\n  max_draft_len: 5\n  max_total_draft_tokens: 5\n  eagle3_one_model: true\n" +
+           head,
        R"(eagle3 5 {"draft_tokens":5,"mode":"chain",)" + weights},
       {"  decoding_type: Eagle\n  max_draft_len: 5\n  speculative_model: org/plain-eagle\n",
        R"(eagle 5 {"draft_tokens":5,"mode":"chain","weights":"DIR/hub/models--org--plain-eagle"})"},
       {"  decoding_type: Eagle3\n  max_draft_len: 6\n  use_dynamic_tree: True\n  dynamic_tree_max_topK: 8\n"
-       "  max_total_draft_tokens: 40\n" + head,
+       "  max_total_draft_tokens: 40\n" +
+           head,
        R"(eagle3 40 {"depth":5,"mode":"dynamic","top_k":8,"total_token":41,)" + weights},
       {"  decoding_type: Eagle3\n  max_draft_len: 2\n  eagle_choices: [[0], [1], [0, 0]]\n  "
-       "eagle3_layers_to_capture: [1, 3, 4]\n" + head,
-       R"(eagle3 3 {"choices":[[0],[1],[0,0]],"layer_ids":[1,3,4],"layer_ids_are":"outputs","mode":"static",)" + weights},
+       "eagle3_layers_to_capture: [1, 3, 4]\n" +
+           head,
+       R"(eagle3 3 {"choices":[[0],[1],[0,0]],"layer_ids":[1,3,4],"layer_ids_are":"outputs","mode":"static",)" +
+           weights},
       {"  decoding_type: Medusa\n  speculative_model: org/medusa\n",
        R"(medusa 63 {"weights":"DIR/hub/models--org--medusa"})"},
       {"  decoding_type: Medusa\n  max_draft_len: 63\n  medusa_choices: [[0], [0, 0]]\n  speculative_model: org/medusa\n",
@@ -149,7 +164,8 @@ TEST_F(Load, every_method_of_vllm_with_a_plugin_becomes_its_route) {
   const std::pair<std::string, std::string> table[] = {
       {R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5, "prompt_lookup_min": 2})",
        R"(prompt_lookup 4 {"num_speculative_tokens":4,"prompt_lookup_max":5,"prompt_lookup_min":2})"},
-      {R"({"model": "[ngram]", "num_speculative_tokens": 4})", R"(prompt_lookup 4 {"num_speculative_tokens":4})"},
+      {R"({"model": "[ngram]", "num_speculative_tokens": 4})",
+       R"(prompt_lookup 4 {"num_speculative_tokens":4})"},
       {R"({"method": "draft_model", "model": "org/draft", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 1})",
        R"(draft_target 5 {"draft_tokens":5,"model":"speculative_model"} speculative_model=DIR/hub/models--org--draft)"},
       {R"({"model": "org/draft", "num_speculative_tokens": 5})",
@@ -184,13 +200,15 @@ TEST_F(Load, a_model_without_a_method_is_what_its_config_says) {
   };
   for (const auto& [config, expected] : table) {
     folder_.write("hub/models--org--draft/blobs/config.json", config);
-    const std::string made = route_of_json(R"({"model": "org/draft", "num_speculative_tokens": 3})");
+    const std::string made =
+        route_of_json(R"({"model": "org/draft", "num_speculative_tokens": 3})");
     EXPECT_EQ(made.substr(0, made.find(' ')), expected) << config;
   }
   folder_.write("hub/models--org--draft/blobs/config.json", R"({"model_type": "mlp_speculator"})");
-  EXPECT_EQ(route_of_json(R"({"model": "org/draft", "num_speculative_tokens": 3})"),
-            "--speculative-config:1:11: model: expected a method that specd has a plugin for: draft_model, eagle, "
-            "eagle3, medusa, ngram, redrafter, suffix; found 'mlp_speculator'");
+  EXPECT_EQ(
+      route_of_json(R"({"model": "org/draft", "num_speculative_tokens": 3})"),
+      "--speculative-config:1:11: model: expected a method that specd has a plugin for: draft_model, eagle, "
+      "eagle3, medusa, ngram, redrafter, suffix; found 'mlp_speculator'");
   folder_.write("hub/models--org--draft/blobs/config.json", std::string(100, '['));
   const std::string deep = route_of_json(R"({"model": "org/draft", "num_speculative_tokens": 3})");
   EXPECT_TRUE(deep.starts_with("--speculative-config:1:11: model: ")) << deep;
@@ -198,16 +216,21 @@ TEST_F(Load, a_model_without_a_method_is_what_its_config_says) {
 }
 
 TEST_F(Load, a_method_without_a_plugin_is_refused_with_those_that_have_one) {
-  EXPECT_EQ(route_of("  decoding_type: MTP\n"),
-            kFile + ":3:18: speculative_config.decoding_type: expected a method that specd has a plugin for: "
-                    "Draft_Target, Eagle, Eagle3, Lookahead, Medusa, NGram, ReDrafter; found 'MTP'");
-  EXPECT_EQ(route_of("  decoding_type: Eagle4\n"),
-            kFile + ":3:18: speculative_config.decoding_type: expected a method that specd has a plugin for: "
-                    "Draft_Target, Eagle, Eagle3, Lookahead, Medusa, NGram, ReDrafter; found 'Eagle4'; did you mean "
-                    "'Eagle'?");
-  EXPECT_EQ(route_of_json(R"({"method": "mtp", "num_speculative_tokens": 1})"),
-            "--speculative-config:1:12: method: expected a method that specd has a plugin for: draft_model, eagle, "
-            "eagle3, medusa, ngram, redrafter, suffix; found 'mtp'");
+  EXPECT_EQ(
+      route_of("  decoding_type: MTP\n"),
+      kFile +
+          ":3:18: speculative_config.decoding_type: expected a method that specd has a plugin for: "
+          "Draft_Target, Eagle, Eagle3, Lookahead, Medusa, NGram, ReDrafter; found 'MTP'");
+  EXPECT_EQ(
+      route_of("  decoding_type: Eagle4\n"),
+      kFile +
+          ":3:18: speculative_config.decoding_type: expected a method that specd has a plugin for: "
+          "Draft_Target, Eagle, Eagle3, Lookahead, Medusa, NGram, ReDrafter; found 'Eagle4'; did you mean "
+          "'Eagle'?");
+  EXPECT_EQ(
+      route_of_json(R"({"method": "mtp", "num_speculative_tokens": 1})"),
+      "--speculative-config:1:12: method: expected a method that specd has a plugin for: draft_model, eagle, "
+      "eagle3, medusa, ngram, redrafter, suffix; found 'mtp'");
 }
 
 TEST_F(Load, what_is_wrong_in_a_model_yaml_is_told_with_its_place) {
@@ -219,31 +242,43 @@ TEST_F(Load, what_is_wrong_in_a_model_yaml_is_told_with_its_place) {
       {"backend: pytorch\n", ":1:1: model: missing; it is required"},
       {"model: [a]\n", ":1:8: model: expected text, found a list"},
       {"model: 7\n", ":1:8: model: expected text; quotes make text of it, found '7'"},
-      {"model: &a x\nbackend: *a\n", ":1:8: anchors (&name) are not supported; write the value out"},
+      {"model: &a x\nbackend: *a\n",
+       ":1:8: anchors (&name) are not supported; write the value out"},
       {"model: *a\n", ":1:8: "},
       {model + "model: x\n", ":2:1: duplicate key 'model'; first given at line 1"},
-      {model + "speculative_config:\n\tdecoding_type: NGram\n", ":3:15: not YAML: illegal map value; indent with spaces, YAML takes no tabs"},
+      {model + "speculative_config:\n\tdecoding_type: NGram\n",
+       ":3:15: not YAML: illegal map value; indent with spaces, YAML takes no tabs"},
       {"model: !!python/object:os.system x\n", ":1:8: tags ("},
-      {"model: ../../../etc\n", ":1:8: model: expected a path in the repository, found '../../../etc', which leads "
-                                    "to 'DIR/etc'; write a folder elsewhere as an absolute path"},
-      {"model: org/../draft\n", ":1:8: model: expected the name of a model on Hugging Face's hub, such as ORG/NAME, or a "
-                                "folder: an absolute path or one that begins with ./; found 'org/../draft'"},
-      {"model: org/other\n", ":1:8: model: expected the model 'org/other' in the Hugging Face cache 'DIR/hub', found "
-                             "nothing; specd downloads nothing: run `hf download org/other`; a folder of this machine is "
-                             "written as an absolute path or begins with ./"},
-      {"model: org/draft\nrevision: ../x\n", ":2:11: revision: expected a branch, a tag or a commit, found '../x'"},
-      {"model: /nowhere\n", ":1:8: model.path: expected a folder with config.json, the weights as safetensors and "
-                            "tokenizer.json, found nothing at /nowhere"},
-      {model + "tensor_parallel_size: two\n", ":2:23: tensor_parallel_size: expected a whole number in [1, 8], found 'two'"},
+      {"model: ../../../etc\n",
+       ":1:8: model: expected a path in the repository, found '../../../etc', which leads "
+       "to 'DIR/etc'; write a folder elsewhere as an absolute path"},
+      {"model: org/../draft\n",
+       ":1:8: model: expected the name of a model on Hugging Face's hub, such as ORG/NAME, or a "
+       "folder: an absolute path or one that begins with ./; found 'org/../draft'"},
+      {"model: org/other\n",
+       ":1:8: model: expected the model 'org/other' in the Hugging Face cache 'DIR/hub', found "
+       "nothing; specd downloads nothing: run `hf download org/other`; a folder of this machine is "
+       "written as an absolute path or begins with ./"},
+      {"model: org/draft\nrevision: ../x\n",
+       ":2:11: revision: expected a branch, a tag or a commit, found '../x'"},
+      {"model: /nowhere\n",
+       ":1:8: model.path: expected a folder with config.json, the weights as safetensors and "
+       "tokenizer.json, found nothing at /nowhere"},
+      {model + "tensor_parallel_size: two\n",
+       ":2:23: tensor_parallel_size: expected a whole number in [1, 8], found 'two'"},
       {model + "triton_config: 3\n", ":2:16: triton_config: expected a mapping, found '3'"},
       {model + "triton_config: {max_batch_size: 0, decoupled: maybe}\n",
        ":2:47: triton_config.decoupled: expected true or false, found 'maybe'"},
       {model + "kv_cache_config: {free_gpu_memory_fraction: 2}\n",
        ":2:45: kv_cache_config.free_gpu_memory_fraction: expected a number of more than 0 and at most 1, found '2'"},
-      {model + "speculative_config: []\n", ":2:21: speculative_config: expected a mapping, found a list"},
-      {model + "speculative_config: {max_draft_len: 3}\n", ":2:21: speculative_config.decoding_type: missing; it is required"},
-      {spec + "  speculative_model: org/draft\n", ":3:3: speculative_config.max_draft_len: missing; it is required"},
-      {spec + "  max_draft_len: 3\n", ":3:3: speculative_config.speculative_model: missing; it is required"},
+      {model + "speculative_config: []\n",
+       ":2:21: speculative_config: expected a mapping, found a list"},
+      {model + "speculative_config: {max_draft_len: 3}\n",
+       ":2:21: speculative_config.decoding_type: missing; it is required"},
+      {spec + "  speculative_model: org/draft\n",
+       ":3:3: speculative_config.max_draft_len: missing; it is required"},
+      {spec + "  max_draft_len: 3\n",
+       ":3:3: speculative_config.speculative_model: missing; it is required"},
       {spec + "  max_draft_len: 65\n  speculative_model: org/draft\n",
        ":4:18: speculative_config.max_draft_len: expected a whole number in [1, 64], found '65'"},
       {spec + "  max_draft_len: '3'\n  speculative_model: org/draft\n",
@@ -251,14 +286,16 @@ TEST_F(Load, what_is_wrong_in_a_model_yaml_is_told_with_its_place) {
       {model + "speculative_config: {decoding_type: Eagle3, speculative_model: " + kHead +
            ", max_draft_len: 3, use_dynamic_tree: true, eagle_choices: [[0]]}\n",
        ":2:158: speculative_config.eagle_choices: expected no fixed tree beside use_dynamic_tree"},
-      {model + "speculative_config: {decoding_type: Medusa, speculative_model: org/medusa, medusa_choices: 3}\n",
+      {model +
+           "speculative_config: {decoding_type: Medusa, speculative_model: org/medusa, medusa_choices: 3}\n",
        ":2:92: speculative_config.medusa_choices: expected a list of paths such as [[0], [0, 0], [1]], found '3'"},
   };
   for (const auto& [yaml, expected] : table) {
     const std::string told = error_of(yaml);
     const bool is_front = expected.ends_with(' ') || expected.ends_with('(');
     EXPECT_TRUE(told == kFile + expected || (is_front && told.starts_with(kFile + expected)))
-        << yaml << told << "\n" << expected;
+        << yaml << told << "\n"
+        << expected;
   }
   EXPECT_TRUE(error_of(model + "a: " + std::string(40, '[') + std::string(40, ']') + "\n")
                   .starts_with(kFile + ":2:35: nested deeper than 32 levels"));
@@ -268,19 +305,37 @@ TEST_F(Load, what_is_wrong_in_a_model_yaml_is_told_with_its_place) {
 TEST_F(Load, a_path_of_their_file_stays_in_the_repository_unless_it_is_absolute) {
   fs::create_directories(folder_.path() / "repository/llama/weights");
   folder_.write_yaml("model: ../weights\n");
-  EXPECT_EQ(folder_.load_repository().value().engine.model.path, folder_.repository() + "/llama/weights");
+  EXPECT_EQ(folder_.load_repository().value().engine.model.path,
+            folder_.repository() + "/llama/weights");
   fs::create_directory(folder_.path() / "outside");
-  fs::create_directory_symlink(folder_.path() / "outside", folder_.path() / "repository/llama/link");
-  EXPECT_EQ(error_of("model: ../link\n"),
-            kFile + ":1:8: model: expected a path in the repository, found '../link', which leads to 'DIR/outside'; "
-                    "write a folder elsewhere as an absolute path");
+  fs::create_directory_symlink(folder_.path() / "outside",
+                               folder_.path() / "repository/llama/link");
+  EXPECT_EQ(
+      error_of("model: ../link\n"),
+      kFile +
+          ":1:8: model: expected a path in the repository, found '../link', which leads to 'DIR/outside'; "
+          "write a folder elsewhere as an absolute path");
   EXPECT_EQ(error_of("model: " + (folder_.path() / "outside").string() + "\n"), "ok");
 }
 
+TEST_F(Load, a_folder_that_cannot_be_a_name_or_a_version_here_is_refused) {
+  folder_.write("repository/my model/1/model.yaml", "model: " + kTarget + "\n");
+  EXPECT_EQ(
+      folder_.told(),
+      "--model-repository: model.name: expected a name of at most 64 letters, digits, '_', '-' "
+      "or '.', found text 'my model'");
+  fs::rename(folder_.path() / "repository/my model", folder_.path() / "repository/m");
+  fs::rename(folder_.path() / "repository/m/1", folder_.path() / "repository/m/99999999999");
+  EXPECT_EQ(folder_.told(),
+            "--model-repository: kserve.model_version: expected a whole number in [1, 2147483647], "
+            "found '99999999999'");
+}
+
 TEST_F(Load, other_keys_of_theirs_become_ours) {
-  folder_.write_yaml("model: " + kTarget +
-                     "\nmax_batch_size: 8\nmax_num_tokens: 1024\ndtype: auto\nkv_cache_config: {free_gpu_memory_fraction: "
-                     "0.5, enable_block_reuse: false}\n");
+  folder_.write_yaml(
+      "model: " + kTarget +
+      "\nmax_batch_size: 8\nmax_num_tokens: 1024\ndtype: auto\nkv_cache_config: {free_gpu_memory_fraction: "
+      "0.5, enable_block_reuse: false}\n");
   EXPECT_EQ(folder_.told(), "ok");
   EngineOptions engine = folder_.load_repository().value().engine;
   EXPECT_EQ(engine.max_sequences, 8);
@@ -288,8 +343,9 @@ TEST_F(Load, other_keys_of_theirs_become_ours) {
   EXPECT_EQ(engine.model.kv_memory_share, 0.5);
   EXPECT_FALSE(engine.model.prefix_cache);
   EXPECT_TRUE(engine.routes.empty());
-  folder_.write_yaml("model: " + kTarget +
-                     "\ntensor_parallel_size: 2\npipeline_parallel_size: 2\nkv_cache_config: {max_tokens: 33}\n");
+  folder_.write_yaml(
+      "model: " + kTarget +
+      "\ntensor_parallel_size: 2\npipeline_parallel_size: 2\nkv_cache_config: {max_tokens: 33}\n");
   engine = folder_.load_repository().value().engine;
   EXPECT_EQ(engine.tensor_parallel_size, 2);
   EXPECT_EQ(engine.pipeline_parallel_size, 2);
@@ -298,21 +354,26 @@ TEST_F(Load, other_keys_of_theirs_become_ours) {
 }
 
 TEST_F(Load, unknown_keys_get_one_warning_or_are_refused) {
-  folder_.write_yaml("model: " + kTarget +
-                     "\ncuda_graph_config: {}\ndtype: float16\nspeculative_config: {decoding_type: NGram, max_draft_len: 3, "
-                     "posterior_threshold: 0.1}\ntriton_config: {max_batch_size: 0, decoupled: False, x: 1}\n");
-  EXPECT_EQ(folder_.told(),
-            "ok\nkeys without a meaning here are ignored (--strict-config refuses them): " + kFile +
-                " has cuda_graph_config (2:1), dtype (3:1), speculative_config.posterior_threshold (4:62), "
-                "triton_config.x (5:54)");
+  folder_.write_yaml(
+      "model: " + kTarget +
+      "\ncuda_graph_config: {}\ndtype: float16\nspeculative_config: {decoding_type: NGram, max_draft_len: 3, "
+      "posterior_threshold: 0.1}\ntriton_config: {max_batch_size: 0, decoupled: False, x: 1}\n");
+  EXPECT_EQ(
+      folder_.told(),
+      "ok\nkeys without a meaning here are ignored (--strict-config refuses them): " + kFile +
+          " has cuda_graph_config (2:1), dtype (3:1), speculative_config.posterior_threshold (4:62), "
+          "triton_config.x (5:54)");
   LoadOptions strict;
   strict.is_strict = true;
-  EXPECT_TRUE(folder_.told(strict).starts_with(kFile + ":3:8: dtype: expected auto")) << folder_.told(strict);
+  EXPECT_TRUE(folder_.told(strict).starts_with(kFile + ":3:8: dtype: expected auto"))
+      << folder_.told(strict);
   folder_.write_yaml("model: " + kTarget + "\ntensor_paralel_size: 2\n");
-  EXPECT_EQ(folder_.told(strict).substr(0, 120),
-            (kFile + ":2:1: tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'? known here: model, "
-                     "revision, backend")
-                .substr(0, 120));
+  EXPECT_EQ(
+      folder_.told(strict).substr(0, 120),
+      (kFile +
+       ":2:1: tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'? known here: model, "
+       "revision, backend")
+          .substr(0, 120));
   LoadOptions options;
   options.speculative_config = R"({"method": "suffix", "nothing": 1})";
   EXPECT_EQ(folder_.told(options),
@@ -325,16 +386,20 @@ TEST_F(Load, unknown_keys_get_one_warning_or_are_refused) {
 }
 
 TEST_F(Load, a_vllm_model_of_the_tutorial_drafts_as_it_says) {
-  folder_.write_json("{\n\t\"model\": \"" + kTarget + "\",\n\t\"speculative_model\": \"" + kHead +
-                     "\",\n\t\"speculative_draft_tensor_parallel_size\": 1,\n\t\"num_speculative_tokens\": 5\n}\n");
+  folder_.write_json(
+      "{\n\t\"model\": \"" + kTarget + "\",\n\t\"speculative_model\": \"" + kHead +
+      "\",\n\t\"speculative_draft_tensor_parallel_size\": 1,\n\t\"num_speculative_tokens\": 5\n}\n");
   EXPECT_EQ(folder_.told(), "ok");
-  EXPECT_EQ(route(), R"(eagle3 5 {"draft_tokens":5,"mode":"chain","weights":"DIR/hub/models--yuhuili--)"
-                     R"(EAGLE3-LLaMA3.1-Instruct-8B"})");
-  folder_.write_json(R"({"model": ")" + kTarget + R"(", "tensor_parallel_size": 1, "max_num_seqs": 3,
+  EXPECT_EQ(route(),
+            R"(eagle3 5 {"draft_tokens":5,"mode":"chain","weights":"DIR/hub/models--yuhuili--)"
+            R"(EAGLE3-LLaMA3.1-Instruct-8B"})");
+  folder_.write_json(R"({"model": ")" + kTarget +
+                     R"(", "tensor_parallel_size": 1, "max_num_seqs": 3,
     "enable_prefix_caching": false, "gpu_memory_utilization": 0.5,
     "speculative_config": {"method": "ngram", "num_speculative_tokens": 4}})");
-  EXPECT_EQ(folder_.told(), "ok\nkeys without a meaning here are ignored (--strict-config refuses them): "
-                            "DIR/repository/llama/1/model.json has gpu_memory_utilization (2:37)");
+  EXPECT_EQ(folder_.told(),
+            "ok\nkeys without a meaning here are ignored (--strict-config refuses them): "
+            "DIR/repository/llama/1/model.json has gpu_memory_utilization (2:37)");
   EXPECT_EQ(route(), R"(prompt_lookup 4 {"num_speculative_tokens":4})");
   EXPECT_EQ(folder_.load_repository().value().engine.max_sequences, 3);
 }
@@ -347,7 +412,8 @@ TEST_F(Load, what_is_no_json_of_vllm_is_refused) {
       {"3", ":1:1: expected a mapping, found '3'"},
       {"{}", ":1:1: expected `method`, or `model` of which it follows"},
       {R"({"method": 3})", ":1:12: method: expected text; quotes make text of it, found '3'"},
-      {R"({"method": "ngram", "method": "suffix"})", ":1:28: malformed JSON: the key 'method' occurs twice"},
+      {R"({"method": "ngram", "method": "suffix"})",
+       ":1:28: malformed JSON: the key 'method' occurs twice"},
       {R"({"method": "ngram"})", ":1:1: num_speculative_tokens: missing; it is required"},
       {R"({"method": "ngram", "num_speculative_tokens": "5"})",
        ":1:47: num_speculative_tokens: expected a whole number in [1, 64], found text '5'"},
@@ -357,7 +423,8 @@ TEST_F(Load, what_is_no_json_of_vllm_is_refused) {
        ":1:47: num_speculative_tokens: expected a whole number in [1, 64], found '0'"},
       {R"({"method": "ngram", "num_speculative_tokens": true})",
        ":1:47: num_speculative_tokens: expected a whole number in [1, 64], found 'true'"},
-      {R"({"method": "eagle3", "num_speculative_tokens": 3})", ":1:1: model: missing; it is required"},
+      {R"({"method": "eagle3", "num_speculative_tokens": 3})",
+       ":1:1: model: missing; it is required"},
       {R"({"method": "eagle3", "model": "a..b", "num_speculative_tokens": 3})",
        ":1:31: model: expected the name of a model on Hugging Face's hub, such as ORG/NAME, or a folder: an absolute "
        "path or one that begins with ./; found 'a..b'"},
@@ -366,10 +433,13 @@ TEST_F(Load, what_is_no_json_of_vllm_is_refused) {
   };
   for (const auto& [json, expected] : table) {
     const std::string told = route_of_json(json), front = "--speculative-config" + expected;
-    EXPECT_TRUE(told == front || (expected.ends_with(' ') && told.starts_with(front))) << json << "\n" << told;
+    EXPECT_TRUE(told == front || (expected.ends_with(' ') && told.starts_with(front)))
+        << json << "\n"
+        << told;
   }
   EXPECT_NE(route_of_json(std::string(70, '[')).find("--speculative-config:1:"), std::string::npos);
-  EXPECT_NE(route_of_json("{\"method\": " + std::string(50, '[') + std::string(50, ']') + "}").find("deeper than 32"),
+  EXPECT_NE(route_of_json("{\"method\": " + std::string(50, '[') + std::string(50, ']') + "}")
+                .find("deeper than 32"),
             std::string::npos);
 }
 
@@ -384,10 +454,11 @@ TEST_F(Load, the_option_replaces_what_the_file_says_of_speculation) {
 
 TEST_F(Load, the_option_adds_a_default_route_to_a_file_of_ours) {
   fs::create_directory(folder_.path() / "model");
-  folder_.write("c.yaml",
-                "listen: unix:run/s.sock\nmodel: {name: m, path: model}\nplugins: {directories: [plugins]}\n"
-                "default_route: prompt_lookup\nroutes:\n  prompt_lookup:\n    drafter: {plugin: a.b}\n    verifier: "
-                "{plugin: c}\n  other:\n    drafter: {plugin: a.b}\n    verifier: {plugin: c}\n");
+  folder_.write(
+      "c.yaml",
+      "listen: unix:run/s.sock\nmodel: {name: m, path: model}\nplugins: {directories: [plugins]}\n"
+      "default_route: prompt_lookup\nroutes:\n  prompt_lookup:\n    drafter: {plugin: a.b}\n    verifier: "
+      "{plugin: c}\n  other:\n    drafter: {plugin: a.b}\n    verifier: {plugin: c}\n");
   LoadOptions options;
   options.config = (folder_.path() / "c.yaml").string();
   options.speculative_config = R"({"method": "ngram", "num_speculative_tokens": 5})";
