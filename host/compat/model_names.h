@@ -18,7 +18,7 @@ struct ModelPlaces {
 };
 
 // The folder of `model`, as an absolute path: an absolute path as it is, whether or not it is
-// there; ./PATH or ../PATH from the folder of the file; anything else is a name on the hub, for
+// there; ./PATH or ../PATH from the folder of the file, or in an option from the working directory; anything else is a name on the hub, for
 // which the cache has a folder, or it is missing. `revision`, of a name, may be absent. Errors have
 // the place of the value.
 Result<std::string> model_folder(const Value& model, const std::optional<Value>& revision,

@@ -107,7 +107,7 @@ Status TheirMapping::check(const Value& value) {
 }
 
 std::optional<Value> TheirMapping::find(const char* key) {
-  known_.emplace_back(key);
+  if (std::ranges::find(known_, key) == known_.end()) known_.emplace_back(key);
   const YamlNode* node = value_->node.find(key);
   if (node == nullptr || node->kind == Kind::kNull) return std::nullopt;
   return value_->at(key);

@@ -1,6 +1,9 @@
 // What model.yaml, model.json and --speculative-config become, and what is refused of them.
 #include "host/compat/load.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -476,6 +479,29 @@ TEST_F(Load, the_option_adds_a_default_route_to_a_file_of_ours) {
   options.speculative_config.clear();
   options.overrides = {};
   EXPECT_EQ(folder_.load_repository(options).value().engine.default_route, "prompt_lookup");
+}
+
+TEST_F(Load, a_path_of_the_option_begins_at_the_working_directory) {
+  const fs::path before = fs::current_path();
+  fs::create_directory(folder_.path() / "head");
+  fs::current_path(folder_.path());
+  EXPECT_EQ(
+      route_of_json(R"({"method": "eagle3", "model": "./head", "num_speculative_tokens": 2})"),
+      R"(eagle3 2 {"draft_tokens":2,"mode":"chain","weights":"DIR/head"})");
+  fs::current_path(before);
+}
+
+TEST(Surroundings, say_where_a_daemon_without_a_configuration_listens) {
+  const char* const names[] = {"SPECD_SOCKET", "RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"};
+  for (const char* name : names) unsetenv(name);
+  EXPECT_EQ(surroundings_of_process().socket, "/tmp/specd-" + std::to_string(geteuid()) + ".sock");
+  setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
+  EXPECT_EQ(surroundings_of_process().socket, "/run/user/7/specd.sock");
+  setenv("RUNTIME_DIRECTORY", "/run/specd", 1);
+  EXPECT_EQ(surroundings_of_process().socket, "/run/specd/specd.sock");
+  setenv("SPECD_SOCKET", "a.sock", 1);
+  EXPECT_EQ(surroundings_of_process().socket, (fs::current_path() / "a.sock").string());
+  for (const char* name : names) unsetenv(name);
 }
 
 TEST_F(Load, an_option_may_name_the_folder_of_a_model_that_the_cache_lacks) {
