@@ -184,12 +184,13 @@ Result<RouteMaker> LlmApiMethod::ngram() const {
 }
 
 Result<RouteMaker> LlmApiMethod::redrafter() const {
-  constexpr int64_t kBeams = 5;  // the drafter's own
+  constexpr int64_t kBeams = 5;  // the drafter's default
   RouteMaker maker("redrafter", place());
   SPECD_TRY(const Value length, read_length(1, 16));
   SPECD_TRY(const LlmApiMethod::Model model, read_model());
   maker.use_weights(model.folder, model.value.node.place);
   maker.set_chain("draft_tokens", length);
+  put_node(maker.config(), plain_node("beams", std::to_string(kBeams), place()));
   maker.set_nodes_max(kBeams * number_in(length), length.node.place);
   return maker;
 }

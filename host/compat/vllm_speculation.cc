@@ -102,11 +102,12 @@ Result<RouteMaker> VllmMethod::ngram() const {
 }
 
 Result<RouteMaker> VllmMethod::redrafter() const {
-  constexpr int64_t kBeams = 5;  // the drafter's own
+  constexpr int64_t kBeams = 5;  // the drafter's default
   RouteMaker maker("redrafter", told_at);
   SPECD_TRY(const Value tokens, read_tokens(16));
   maker.use_weights(folder, model->node.place);
   maker.set_chain("draft_tokens", tokens);
+  put_node(maker.config(), plain_node("beams", std::to_string(kBeams), told_at));
   maker.set_nodes_max(kBeams * number_in(tokens), tokens.node.place);
   return maker;
 }

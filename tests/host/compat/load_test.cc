@@ -155,7 +155,7 @@ TEST_F(Load, every_decoding_type_with_a_plugin_becomes_its_route) {
        R"(prompt_lookup 6 {"is_keep_all":true,"is_public_pool":false,"is_use_oldest":false,"max_draft_len":6,)"
        R"("max_matching_ngram_size":3})"},
       {"  decoding_type: ReDrafter\n  max_draft_len: 4\n  speculative_model: org/medusa\n",
-       R"(redrafter 20 {"draft_tokens":4,"weights":"DIR/hub/models--org--medusa"})"},
+       R"(redrafter 20 {"beams":5,"draft_tokens":4,"weights":"DIR/hub/models--org--medusa"})"},
   };
   for (const auto& [lines, expected] : table) {
     EXPECT_EQ(route_of(lines), expected) << lines;
@@ -182,7 +182,7 @@ TEST_F(Load, every_method_of_vllm_with_a_plugin_becomes_its_route) {
       {R"({"method": "medusa", "model": "org/medusa", "num_speculative_tokens": 3})",
        R"(medusa 3 {"choices":[[0],[0,0],[0,0,0]],"weights":"DIR/hub/models--org--medusa"})"},
       {R"({"method": "redrafter", "model": "org/medusa", "num_speculative_tokens": 3})",
-       R"(redrafter 15 {"draft_tokens":3,"weights":"DIR/hub/models--org--medusa"})"},
+       R"(redrafter 15 {"beams":5,"draft_tokens":3,"weights":"DIR/hub/models--org--medusa"})"},
       {R"({"method": "suffix"})", R"(suffix 24 {"max_spec_tokens":24,"max_tree_depth":24})"},
       {R"({"method": "suffix", "num_speculative_tokens": 12, "suffix_decoding_max_tree_depth": 30,
            "suffix_decoding_max_spec_factor": 2.0, "suffix_decoding_min_token_prob": 0.2})",
@@ -332,6 +332,16 @@ TEST_F(Load, a_folder_that_cannot_be_a_name_or_a_version_here_is_refused) {
   EXPECT_EQ(folder_.told(),
             "--model-repository: kserve.model_version: expected a whole number in [1, 2147483647], "
             "found '99999999999'");
+}
+
+TEST_F(Load, a_version_that_was_chosen_among_several_is_told) {
+  folder_.write_yaml("model: " + kTarget + "\n");
+  folder_.write("repository/llama/3/model.yaml", "model: " + kTarget + "\n");
+  EXPECT_EQ(
+      folder_.told(),
+      "ok\n'DIR/repository/llama' has the versions 1, 3. specd serves one of them, the highest, unless "
+      "--load-model NAME/VERSION says another");
+  EXPECT_EQ(folder_.load_repository().value().model_version(), 3);
 }
 
 TEST_F(Load, other_keys_of_theirs_become_ours) {
