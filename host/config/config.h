@@ -20,6 +20,14 @@ namespace specd::host {
 
 enum class UnknownFields { kReport, kReject };
 
+// PEM files, by absolute paths.
+struct TlsOptions {
+  std::string certificate, key;  // of the server
+  std::string client_ca;         // whose signature a client's certificate needs; empty for HTTP
+
+  bool operator==(const TlsOptions&) const = default;
+};
+
 // Where the HTTP API, metrics and probes are served.
 struct HttpOptions {
   std::string address;          // a literal of IPv4 or IPv6, no wildcard
@@ -27,6 +35,7 @@ struct HttpOptions {
   uint32_t stall_seconds = 60;  // a step that takes longer makes /health/live fail
   std::string
       api_keys_file;  // absolute; empty = no keys, and the API is for loopback addresses alone
+  std::optional<TlsOptions> tls;  // none = plain, and the API is for loopback addresses alone
   UnknownFields unknown_fields = UnknownFields::kReport;  // in bodies of requests
 
   bool operator==(const HttpOptions&) const = default;
@@ -38,13 +47,6 @@ struct ControlOptions {
   bool operator==(const ControlOptions&) const = default;
 };
 
-// PEM files, by absolute paths.
-struct TlsOptions {
-  std::string certificate, key;  // of the server
-  std::string client_ca;         // whose signature a client's certificate needs
-
-  bool operator==(const TlsOptions&) const = default;
-};
 struct TcpOptions {
   std::string address;            // a literal of IPv4 or IPv6
   uint16_t port = 0;              // 0 = one that is free

@@ -349,22 +349,33 @@ Key address(Options& o, Result<std::string> (*reader)(const Value&), const char*
   return address_key("listen", o.address, o.port, reader, meaning).required();
 }
 
+Key certificate_of_tls(TlsOptions& o) {
+  return value("certificate", Type::kPath, o.certificate,
+               "the server's, then those between it and its authority")
+      .required();
+}
+Key key_of_tls(TlsOptions& o) {
+  return value("key", Type::kPath, o.key,
+               "of the server's certificate, without a password; only the user of specd and "
+               "a group may read it")
+      .required();
+}
+
 Key keys_of_tls(TlsOptions& o) {
-  return section(
-             "tls", "TLS 1.3 with certificates on both sides; PEM files",
-             value("certificate", Type::kPath, o.certificate,
-                   "the server's, then those between it and its authority")
-                 .required(),
-             value("key", Type::kPath, o.key,
-                   "of the server's certificate, without a password; only the user of specd and "
-                   "a group may read it")
-                 .required(),
-             value("client_ca", Type::kPath, o.client_ca,
-                   "the authorities whose signature a client's certificate needs")
-                 .required())
+  return section("tls", "TLS 1.3 with certificates on both sides; PEM files", certificate_of_tls(o),
+                 key_of_tls(o),
+                 value("client_ca", Type::kPath, o.client_ca,
+                       "the authorities whose signature a client's certificate needs")
+                     .required())
       .absent(
           "needs `--insecure` and a loopback address; then everybody there may use "
           "Inference, and nobody Control");
+}
+
+Key keys_of_http_tls(TlsOptions& o) {
+  return section("tls", "TLS 1.3; PEM files, which SIGHUP reads again", certificate_of_tls(o),
+                 key_of_tls(o))
+      .absent("plain HTTP");
 }
 
 Key keys_of_tcp(TcpOptions& o) {
@@ -377,18 +388,19 @@ Key keys_of_tcp(TcpOptions& o) {
 }
 
 Key keys_of_http(HttpOptions& http) {
-  Key listen =
-      address(http, read_http_listen,
-              "a literal address (`127.0.0.1:8000`, `'[::1]:8000'`), no wildcard; port 0 = a free "
-              "one, logged. The API needs a loopback address; any other serves only metrics, "
-              "probes and `/version`");
+  Key listen = address(
+      http, read_http_listen,
+      "a literal address (`127.0.0.1:8000`, `'[::1]:8000'`), no wildcard; port 0 = a free "
+      "one, logged. The API needs a loopback address, or `tls` and `api_keys_file`; without "
+      "them others serve only metrics, probes and `/version`");
   return section(
              "http", "the API of OpenAI and vLLM, `/metrics` and probes", std::move(listen),
              value("api_keys_file", Type::kPath, http.api_keys_file,
                    "a file with one key per line (16 to 256 characters; lines that begin with `#` "
                    "are comments); API requests then need `Authorization: Bearer KEY`; only the "
-                   "user of specd and a group may read it; read at the start only")
+                   "user of specd and a group may read it; SIGHUP reads it again")
                  .absent("no key needed"),
+             section_if(http.tls, keys_of_http_tls),
              choice("unknown_fields", http.unknown_fields, kUnknownFields,
                     "what becomes of a request with fields that specd does not know: `report`, "
                     "they are ignored, and the response header `x-specd-ignored-fields` lists "

@@ -25,12 +25,13 @@
 #include "core/rank_process.h"
 #include "host/config/config_print.h"
 #include "host/rpc/grpc_server.h"
+#include "host/rpc/tls.h"
 #include "host/base/out_of_memory.h"
 #include "host/daemon/health.h"
 #include "host/daemon/reload.h"
+#include "host/daemon/renewal.h"
 #include "host/daemon/service_manager.h"
 #include "host/daemon/stuck_threads.h"
-#include "host/http/http_door.h"
 #include "host/http/http_server.h"
 #include "host/openai/error_answer.h"
 #include "host/openai/front.h"
@@ -330,20 +331,19 @@ constexpr int kHttpConnections = 512;
 // A body that is parsed delays neither a probe nor another body.
 constexpr int kHttpThreads = 4;
 
-Result<std::unique_ptr<HttpServer>> start_http(const HttpOptions& options, const Health& health,
+Result<std::unique_ptr<HttpServer>> start_http(const HttpOptions& options, const Doorkeeper& keeper,
+                                               const TlsKeys* tls, const Health& health,
                                                const OpenAiFront& openai,
                                                const TritonFront& triton) {
-  Result<HttpDoor> opened = HttpDoor::open(options.address, options.api_keys_file);
-  if (!opened.ok()) return opened.status().in_field("api_keys_file");
   std::vector<HttpRoute> routes = openai.routes();
   for (HttpRoute& each : triton.routes()) routes.push_back(std::move(each));
   for (HttpRoute& each : health.routes()) routes.push_back(std::move(each));
-  HttpPolicy policy{.admit = [door = std::move(opened).value()](
-                                 const HttpRequest& request) { return door.refuse(request); },
-                    .refuse =
-                        [](const std::string& path, const HttpRefusal& why) {
-                          return is_triton_path(path) ? triton_refusal(why) : refusal_answer(why);
-                        }};
+  HttpPolicy policy{
+      .admit = [&keeper](const HttpRequest& request) { return keeper.door()->refuse(request); },
+      .refuse =
+          [](const std::string& path, const HttpRefusal& why) {
+            return is_triton_path(path) ? triton_refusal(why) : refusal_answer(why);
+          }};
   // A quarter of the descriptors; gRPC leaves it.
   rlimit descriptors{};
   int n = kHttpConnections;
@@ -351,7 +351,8 @@ Result<std::unique_ptr<HttpServer>> start_http(const HttpOptions& options, const
     n = std::max(static_cast<int>(descriptors.rlim_cur / 4), 16);
   auto server = HttpServer::start(
       options.address, options.port, std::move(routes),
-      {.threads = kHttpThreads, .connections_max = n, .of_address_max = n / 2}, std::move(policy));
+      {.threads = kHttpThreads, .connections_max = n, .of_address_max = n / 2}, std::move(policy),
+      tls == nullptr ? HttpTls() : [tls] { return tls->context(); });
   if (!server.ok()) return server.status().in_field("listen");
   return server;
 }
@@ -417,12 +418,11 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
     kserve_claim.emplace(std::move(taken).value());
   }
 
-  std::unique_ptr<TlsKeys> tls;
-  if (config.tcp.has_value() && config.tcp->tls.has_value()) {
-    auto loaded = TlsKeys::load(*config.tcp->tls);
-    if (!loaded.ok()) return fail(with_place(config, loaded.status().in_field("tcp.tls")));
-    tls = std::move(loaded).value();
-  }
+  std::unique_ptr<TlsKeys> tls, http_tls;
+  std::unique_ptr<Doorkeeper> doorkeeper;
+  std::vector<Renewal> renewals;
+  if (const Status loaded = load_keys(config, tls, http_tls, doorkeeper, renewals); !loaded.ok())
+    return fail(loaded);
 
   // Serves from here on, so that a probe can tell loading from dead, and a port that is taken is
   // found before the weights are read.
@@ -437,10 +437,11 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
                       .is_ready = [&health] { return health.is_ready(); }});
   std::unique_ptr<HttpServer> http;
   if (config.http) {
-    auto started = start_http(*config.http, health, openai, triton);
+    auto started = start_http(*config.http, *doorkeeper, http_tls.get(), health, openai, triton);
     if (!started.ok()) return fail(with_place(config, started.status().in_field("http")));
     http = std::move(started).value();
-    say("specd: HTTP on http://" + http->endpoint() + "\n");
+    say(std::string("specd: HTTP on http") + (http_tls != nullptr ? "s" : "") + "://" +
+        http->endpoint() + "\n");
   }
   std::unique_ptr<HttpServer> triton_metrics;
   if (config.kserve && !config.kserve->metrics_address.empty()) {
@@ -459,7 +460,7 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   });
   progress.end();
   if (!engine.ok()) return fail_to_load(with_place(config, engine.status()));
-  Reload reload(config, tls.get());
+  Reload reload(config, std::move(renewals));
   const DaemonActions actions{
       .drain = [&signals] { signals.stop(); },
       .reload = [&reload,

@@ -4,6 +4,7 @@
 #include <boost/program_options.hpp>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,10 @@
 #include "host/config/config_print.h"
 #include "host/config/config_schema.h"
 #include "host/daemon/daemon.h"
-#include "host/http/http_door.h"
+#include "host/daemon/renewal.h"
 #include "host/base/memory_table.h"
 #include "host/base/output.h"
 #include "host/base/table.h"
-#include "host/rpc/tls.h"
 #include "host/version.h"
 
 namespace specd::host {
@@ -83,14 +83,11 @@ Result<Config> check_insecure(Result<Config> config, bool is_allowed) {
 }
 
 int check(const Config& config) {
-  if (config.tcp.has_value() && config.tcp->tls.has_value()) {
-    const Status keys = TlsKeys::load(*config.tcp->tls).status();
-    if (!keys.ok()) return wrong_config(with_place(config, keys.in_field("tcp.tls")));
-  }
-  if (config.http.has_value()) {
-    const Status keys = HttpDoor::open(config.http->address, config.http->api_keys_file).status();
-    if (!keys.ok()) return wrong_config(with_place(config, keys.in_field("http.api_keys_file")));
-  }
+  std::unique_ptr<TlsKeys> tls, http_tls;
+  std::unique_ptr<Doorkeeper> doorkeeper;
+  std::vector<Renewal> renewals;
+  if (const Status keys = load_keys(config, tls, http_tls, doorkeeper, renewals); !keys.ok())
+    return wrong_config(keys);
   const Result<MemoryPlan> plan = check_options(config.engine);
   const Status& status = plan.status();
   if (n_late_works() > 0) {

@@ -1,7 +1,6 @@
 #include "host/daemon/reload.h"
 
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -44,13 +43,11 @@ Result<Reloaded> Reload::run(Engine& engine, const ChangeOptions& how) {
     }
     done.settings.push_back(key + ": " + is + ", was " + was);
   }
-  std::shared_ptr<const TlsKeys::Read> keys;
-  if (tls_ != nullptr) {
-    Result<std::shared_ptr<const TlsKeys::Read>> read = tls_->read();
-    if (!read.ok()) return with_place(fresh, read.status().in_field("tcp.tls"));
-    keys = std::move(read).value();
-    if (tls_->are_new(*keys))
-      done.settings.push_back("tcp.tls: a certificate that expires " + TlsKeys::end_of(*keys));
+  std::vector<Renewed> renewed;
+  for (const Renewal& read : renewals_) {
+    SPECD_TRY(Renewed one, read());
+    if (!one.news.empty()) done.settings.push_back(one.news);
+    renewed.push_back(std::move(one));
   }
   Result<ConfiguredRoutes> routes = engine.configure_routes(fresh.engine.routes, how);
   if (!routes.ok()) {
@@ -59,7 +56,7 @@ Result<Reloaded> Reload::run(Engine& engine, const ChangeOptions& how) {
   }
   done.routes = std::move(routes).value();
   if (how.dry_run) return done;
-  if (tls_ != nullptr) tls_->use(std::move(keys));
+  for (const Renewed& each : renewed) each.use();
   set_log_level(fresh.log_level);
   drain_seconds_ = fresh.drain_seconds;
   config_ = std::move(fresh);

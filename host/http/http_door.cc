@@ -46,8 +46,10 @@ bool is_own_page(std::string_view origin, std::string_view host) {
 
 }  // namespace
 
-Result<HttpDoor> HttpDoor::open(const std::string& address, const std::string& keys_file) {
+Result<HttpDoor> HttpDoor::open(const std::string& address, const std::string& keys_file,
+                                bool has_tls) {
   HttpDoor door;
+  door.has_tls_ = has_tls;
   door.is_loopback_ = is_loopback_address(address);
   if (keys_file.empty()) return door;
   SPECD_OK_OR_RETURN(check_file_owner(keys_file, true));
@@ -91,10 +93,10 @@ std::optional<HttpRefusal> HttpDoor::refuse(const HttpRequest& request) const {
       !origin.empty() && !is_own_page(origin, request.header("host")))
     return HttpRefusal{
         403, "a page of another site (Origin: " + quote(origin) + ") may not use this server"};
-  if (!is_loopback_)
+  if (!is_loopback_ && (!has_tls_ || keys_.empty()))
     return HttpRefusal{403,
                        "this address serves metrics and probes only; the API needs a loopback "
-                       "address in http.listen"};
+                       "address in http.listen, or http.tls and http.api_keys_file"};
   if (keys_.empty()) {
     const std::string_view host = request.header("host");
     if (host.empty() || is_loopback_name(host)) return std::nullopt;

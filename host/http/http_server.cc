@@ -10,6 +10,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/write.hpp>
@@ -156,6 +158,58 @@ struct Shared {
   }
 };
 
+// A connection with TLS or without. Reading and writing at once is one of each, on its strand.
+class HttpStream {
+ public:
+  using executor_type = beast::tcp_stream::executor_type;
+
+  HttpStream(tcp::socket socket, const std::shared_ptr<ssl_ctx_st>& tls)
+      : plain_(std::move(socket)) {
+    if (tls == nullptr) return;
+    SSL_CTX_up_ref(tls.get());  // for the context, which gives it back
+    asio::ssl::context context(tls.get());
+    tls_.emplace(plain_, context);
+  }
+
+  executor_type get_executor() { return plain_.get_executor(); }
+  tcp::socket& socket() { return plain_.socket(); }
+  bool has_tls() const { return tls_.has_value(); }
+  void expires_after(std::chrono::milliseconds limit) { plain_.expires_after(limit); }
+  void expires_never() { plain_.expires_never(); }
+  void cancel() { plain_.cancel(); }
+  void close() { plain_.close(); }
+
+  template <typename Buffers, typename Handler>
+  void async_read_some(const Buffers& buffers, Handler&& handler) {
+    if (tls_.has_value()) {
+      tls_->async_read_some(buffers, std::forward<Handler>(handler));
+    } else {
+      plain_.async_read_some(buffers, std::forward<Handler>(handler));
+    }
+  }
+  template <typename Buffers, typename Handler>
+  void async_write_some(const Buffers& buffers, Handler&& handler) {
+    if (tls_.has_value()) {
+      tls_->async_write_some(buffers, std::forward<Handler>(handler));
+    } else {
+      plain_.async_write_some(buffers, std::forward<Handler>(handler));
+    }
+  }
+  // REQUIRES has_tls(), as the next
+  template <typename Handler>
+  void async_handshake(Handler&& handler) {
+    tls_->async_handshake(asio::ssl::stream_base::server, std::forward<Handler>(handler));
+  }
+  template <typename Done>
+  void async_shutdown(Done&& done) {
+    tls_->async_shutdown([done = std::forward<Done>(done)](const error_code&) { done(); });
+  }
+
+ private:
+  beast::tcp_stream plain_;
+  std::optional<asio::ssl::stream<beast::tcp_stream&>> tls_;
+};
+
 // One connection: reads a head and a body, lets a handler answer, starts again. Its pending
 // operation, or the handler's reply, keeps it alive. What it does runs on its strand.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -163,9 +217,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Done = std::function<void(bool)>;
 
   // `address`: the one whose limit it counts against; empty = none.
-  Connection(tcp::socket socket, std::string address, Shared& shared)
+  Connection(tcp::socket socket, std::string address, Shared& shared,
+             const std::shared_ptr<ssl_ctx_st>& tls)
       : seat_(*this, std::move(address), shared.places),
-        stream_(std::move(socket)),
+        stream_(std::move(socket), tls),
         idle_timer_(stream_.get_executor()),
         shared_(shared) {}
 
@@ -175,7 +230,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     error_code ignored;
     stream_.socket().set_option(tcp::no_delay(true), ignored);
     shared_.places.wait(shared_from_this());
-    asio::dispatch(stream_.get_executor(), [self = shared_from_this()] { self->read(); });
+    asio::dispatch(stream_.get_executor(), [self = shared_from_this()] {
+      if (!self->stream_.has_tls()) return self->read();
+      self->stream_.expires_after(self->shared_.limits.time_limit);
+      self->stream_.async_handshake([self](const error_code& error) {
+        if (!error) self->guarded([&] { self->read(); });
+      });
+    });
   }
   // [any] Ends it, whatever it does.
   void close() {
@@ -189,8 +250,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     });
   }
   // Instead of start(), without a place. Answers without waiting: an answer this small fits the
-  // send buffer of a new socket.
+  // send buffer of a new socket. Over TLS it says nothing.
   void turn_away() {
+    if (stream_.has_tls()) return;
     Response response = make_response(
         shared_.refusal("", http::status::service_unavailable, "too many connections"), 11);
     response.keep_alive(false);
@@ -558,10 +620,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Reads what the client still sends, up to the limits, so that closing does not reset the
   // connection before the answer is read.
   void hang_up() {
-    error_code ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
     is_hanging_up_ = true;
     stream_.expires_after(shared_.limits.time_limit);
+    // Without TLS's own goodbye the client could not tell the end from a cut.
+    if (stream_.has_tls()) return stream_.async_shutdown([self = shared_from_this()] {});
+    error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
     if (shared_.places.wait(shared_from_this())) drain();  // else a new connection has its place
   }
   void drain() {
@@ -592,7 +656,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   static constexpr size_t kWatchBytes = 4096;
 
   OwnSeat seat_;  // first, so that it is destroyed last
-  beast::tcp_stream stream_;
+  HttpStream stream_;
   beast::flat_buffer buffer_{kReadBytesMax};
   std::optional<http::request_parser<http::string_body>> parser_;
   const HttpRoute* route_ = nullptr;
@@ -700,12 +764,14 @@ std::string origin_of(const tcp::endpoint& remote) {
 }  // namespace
 
 struct HttpServer::Impl {
-  Impl(std::vector<HttpRoute> routes, const HttpLimits& limits, HttpPolicy policy)
-      : shared{.routes = std::move(routes), .limits = limits, .policy = std::move(policy)} {
+  Impl(std::vector<HttpRoute> routes, const HttpLimits& limits, HttpPolicy policy, HttpTls keys)
+      : shared{.routes = std::move(routes), .limits = limits, .policy = std::move(policy)},
+        tls(std::move(keys)) {
     for (int i = 0; i < limits.connections_max; ++i) strands.push_back(asio::make_strand(context));
   }
 
   Shared shared;  // outlives the connections, which `context` owns
+  const HttpTls tls;
   asio::io_context context;
   // Otherwise the threads would end when nothing waits for a connection.
   asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
@@ -771,8 +837,8 @@ struct HttpServer::Impl {
     client.release();
     const tcp::endpoint remote = socket.remote_endpoint(error);
     if (error) return true;  // it has gone
-    const auto connection =
-        std::make_shared<Connection>(std::move(socket), origin_of(remote), shared);
+    const auto connection = std::make_shared<Connection>(std::move(socket), origin_of(remote),
+                                                         shared, tls ? tls() : nullptr);
     if (shared.places.take(*connection)) {
       connection->start();
     } else {
@@ -786,9 +852,11 @@ HttpServer::HttpServer() = default;
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address, uint16_t port,
                                                       std::vector<HttpRoute> routes,
-                                                      const HttpLimits& limits, HttpPolicy policy) {
+                                                      const HttpLimits& limits, HttpPolicy policy,
+                                                      HttpTls tls) {
   std::unique_ptr<HttpServer> server(new HttpServer);
-  server->impl_ = std::make_unique<Impl>(std::move(routes), limits, std::move(policy));
+  server->impl_ =
+      std::make_unique<Impl>(std::move(routes), limits, std::move(policy), std::move(tls));
   Impl& impl = *server->impl_;
   error_code error;
   const tcp::endpoint wanted(asio::ip::make_address(address, error), port);

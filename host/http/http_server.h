@@ -26,6 +26,8 @@
 #include "core/base/status.h"
 #include "host/http/http_message.h"
 
+struct ssl_ctx_st;  // OpenSSL's SSL_CTX
+
 namespace specd::host {
 
 struct HttpLimits {
@@ -49,6 +51,9 @@ struct HttpPolicy {
   std::function<HttpAnswer(const std::string& path, const HttpRefusal&)> refuse;
 };
 
+// The TLS context of a new connection, an SSL_CTX, which the server shares; empty = no TLS. Called on a server thread.
+using HttpTls = std::function<std::shared_ptr<ssl_ctx_st>()>;
+
 class HttpServer {
  public:
   // Listens on a literal IPv4 or IPv6 address; port 0 = one that is free. kUnavailable naming the
@@ -56,7 +61,7 @@ class HttpServer {
   static Result<std::unique_ptr<HttpServer>> start(const std::string& address, uint16_t port,
                                                    std::vector<HttpRoute> routes,
                                                    const HttpLimits& limits = {},
-                                                   HttpPolicy policy = {});
+                                                   HttpPolicy policy = {}, HttpTls tls = {});
   // [control] Accepts nothing more, closes the connections that wait for a request, and waits so long for the others'
   // clients to read their answers. A second call does nothing.
   void stop(std::chrono::milliseconds limit);

@@ -130,17 +130,19 @@ Status trust(SSL_CTX& context, const TlsOptions& files, const std::string& clien
   return Status();
 }
 
-// gRPC's clients insist on an answer to their ALPN.
-int choose_http2(SSL*, const unsigned char** chosen, unsigned char* chosen_size,
-                 const unsigned char* offered, unsigned int offered_size, void*) {
-  static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+// gRPC's clients insist on an answer to their ALPN. The protocol has its length in front.
+template <const std::string_view& kProtocol>
+int choose(SSL*, const unsigned char** chosen, unsigned char* chosen_size,
+           const unsigned char* offered, unsigned int offered_size, void*) {
   unsigned char* found = nullptr;
-  if (SSL_select_next_proto(&found, chosen_size, kHttp2, sizeof(kHttp2), offered, offered_size) !=
-      OPENSSL_NPN_NEGOTIATED)
+  if (SSL_select_next_proto(
+          &found, chosen_size, reinterpret_cast<const unsigned char*>(kProtocol.data()),
+          static_cast<unsigned>(kProtocol.size()), offered, offered_size) != OPENSSL_NPN_NEGOTIATED)
     return SSL_TLSEXT_ERR_ALERT_FATAL;
   *chosen = found;
   return SSL_TLSEXT_ERR_OK;
 }
+constexpr std::string_view kHttp2 = "\x02h2", kHttp1 = "\x08http/1.1";
 
 std::string text_of(const ASN1_STRING* string) {
   return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(string)),
@@ -316,13 +318,18 @@ Result<std::shared_ptr<const TlsKeys::Read>> TlsKeys::read() const {
   // Each connection shows its certificate anew: an earlier one may have been checked by other rules.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context, 0);
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  SSL_CTX_set_alpn_select_cb(context, choose_http2, nullptr);
   SPECD_TRY(const std::string certificate, read_pem("certificate", files_.certificate));
   SPECD_TRY(const std::string key, read_pem("key", files_.key, /*is_secret=*/true));
-  SPECD_TRY(const std::string client_ca, read_pem("client_ca", files_.client_ca));
   SPECD_OK_OR_RETURN(use_own(*context, files_, certificate, key));
-  SPECD_OK_OR_RETURN(trust(*context, files_, client_ca));
+  std::string client_ca;
+  if (files_.client_ca.empty()) {
+    SSL_CTX_set_alpn_select_cb(context, choose<kHttp1>, nullptr);
+  } else {
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    SSL_CTX_set_alpn_select_cb(context, choose<kHttp2>, nullptr);
+    SPECD_TRY(client_ca, read_pem("client_ca", files_.client_ca));
+    SPECD_OK_OR_RETURN(trust(*context, files_, client_ca));
+  }
   read->sha256 = to_hex(sha256(certificate)) + to_hex(sha256(key)) + to_hex(sha256(client_ca));
   return std::shared_ptr<const Read>(std::move(read));
 }
@@ -341,14 +348,14 @@ void TlsKeys::use(std::shared_ptr<const Read> keys) {
   keys_ = std::move(keys);
 }
 
+std::shared_ptr<ssl_ctx_st> TlsKeys::context() const {
+  const MutexLock lock(mutex_);
+  return {keys_, keys_->context.get()};
+}
+
 std::unique_ptr<TlsStream> TlsKeys::accept(FileDescriptor client) const {
-  std::shared_ptr<const Read> keys;
-  {
-    const MutexLock lock(mutex_);
-    keys = keys_;
-  }
   // It holds the context.
-  Owned<SSL> ssl(SSL_new(keys->context.get()));
+  Owned<SSL> ssl(SSL_new(context().get()));
   if (ssl == nullptr || SSL_set_fd(ssl.get(), client.get()) != 1) return nullptr;
   SSL_set_accept_state(ssl.get());
   return std::make_unique<OpenSslStream>(std::move(client), std::move(ssl));

@@ -1,4 +1,5 @@
-// TLS 1.3 with certificates on both sides. tls.cc is the one file of the daemon that knows OpenSSL.
+// TLS 1.3. tls.cc is the one file of the daemon that knows OpenSSL, but for the HTTP server, which runs Boost's TLS with
+// the context that is made here.
 #pragma once
 
 #include <memory>
@@ -10,6 +11,8 @@
 #include "core/base/status.h"
 #include "host/config/config.h"
 #include "host/rpc/stream.h"
+
+struct ssl_ctx_st;  // OpenSSL's SSL_CTX
 
 namespace specd::host {
 
@@ -35,7 +38,8 @@ class TlsKeys {
  public:
   struct Read;  // keys as they were read
 
-  // Errors have the field of the wrong file: "certificate", "key" or "client_ca".
+  // With `client_ca` for gRPC, to clients that show a certificate; without for HTTP/1.1, to everybody. Errors have the
+  // field of the wrong file: "certificate", "key" or "client_ca".
   static Result<std::unique_ptr<TlsKeys>> load(const TlsOptions& files);
   ~TlsKeys();
 
@@ -49,6 +53,8 @@ class TlsKeys {
   void use(std::shared_ptr<const Read> keys);
   // [any] Null when there is no memory.
   std::unique_ptr<TlsStream> accept(FileDescriptor client) const;
+  // [any] The SSL_CTX of connections that start now.
+  std::shared_ptr<ssl_ctx_st> context() const;
 
  private:
   explicit TlsKeys(TlsOptions files) : files_(std::move(files)) {}

@@ -131,5 +131,20 @@ TEST_F(HttpDoorTest, pages_of_other_sites_are_kept_out_whatever_name_they_call_t
             200u);
 }
 
+TEST_F(HttpDoorTest, other_addresses_need_tls_and_keys_for_the_api) {
+  const HttpFields shown{{"authorization", std::string("Bearer ") + kKey}};
+  const std::string file = keys(std::string(kKey));
+  for (const char* address : {"10.0.0.7", "2001:db8::7"}) {
+    const auto both = HttpDoor::open(address, file, true);
+    ASSERT_TRUE(both.ok());
+    EXPECT_EQ(status(both.value(), "/v1/models", shown), 200u);
+    EXPECT_EQ(status(both.value(), "/v2/models/m", shown), 200u);
+    EXPECT_EQ(status(both.value(), "/v1/models", {}), 401u);
+    EXPECT_EQ(status(HttpDoor::open(address, file).value(), "/v1/models", shown), 403u);
+    EXPECT_EQ(status(HttpDoor::open(address, "", true).value(), "/v1/models", shown), 403u);
+    EXPECT_EQ(status(HttpDoor::open(address, "").value(), "/v2/health/live", {}), 200u);
+  }
+}
+
 }  // namespace
 }  // namespace specd::host
