@@ -7,7 +7,8 @@
 #   bash tests/run.sh --all      cpu, asan and tsan with every test that is built there, tidy with every
 #                                check, each fuzzer for a minute
 #   bash tests/run.sh --nightly  as --all, with a longer storm, ten minutes of each fuzzer, the full
-#                                product of the identity matrices, and defects in the CUDA kernels
+#                                product of the identity matrices, defects in the CUDA kernels, and real
+#                                clients, which come from PyPI
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . host/install_deps.sh
@@ -84,6 +85,7 @@ case "$mode" in
     stage fuzz bash tests/fuzz/run.sh 600
     stage 'full product' full_product
     stage mutants python3 tests/device/emulated/mutants.py build/cpu
+    stage clients bash tests/clients/run.sh
     ;;
 esac
 
