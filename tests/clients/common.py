@@ -2,11 +2,12 @@
 
 Only the standard library: each script runs in the virtual environment of its own client. run.sh sets
 
-    SPECD_HTTP    http://127.0.0.1:8000, the API of OpenAI, /metrics and Triton's HTTP
-    SPECD_KSERVE  127.0.0.1:8001, KServe's gRPC
-    SPECD_MODEL   the model's name
-    SPECD_ROOT    the root of this tree
-    SPECD_WORK    an empty folder for the client's files
+    SPECD_HTTP            http://127.0.0.1:8000, the API of OpenAI, /metrics and Triton's HTTP
+    SPECD_KSERVE          127.0.0.1:8001, KServe's gRPC
+    SPECD_TRITON_METRICS  http://127.0.0.1:8002
+    SPECD_MODEL           the model's name
+    SPECD_ROOT            the root of this tree
+    SPECD_WORK            an empty folder for the client's files
 """
 import json
 import math
@@ -20,6 +21,7 @@ from pathlib import Path
 
 HTTP = os.environ["SPECD_HTTP"]
 KSERVE = os.environ["SPECD_KSERVE"]
+TRITON_METRICS = os.environ["SPECD_TRITON_METRICS"]
 MODEL = os.environ["SPECD_MODEL"]
 ROOT = Path(os.environ["SPECD_ROOT"])
 WORK = Path(os.environ["SPECD_WORK"])
@@ -46,10 +48,10 @@ def check_close(got, expected, tolerance, what):
           f"{what}\n  got      {got!r}\n  expected {expected!r}, within {tolerance}")
 
 
-def counters():
+def counters(server=HTTP):
     """Name of a series -> sum of its values over all labels; of the outcomes of requests also one by one."""
     sums = {}
-    with urllib.request.urlopen(f"{HTTP}/metrics", timeout=30) as reply:
+    with urllib.request.urlopen(f"{server}/metrics", timeout=30) as reply:
         text = reply.read().decode()
     for line in text.splitlines():
         if line.startswith("#") or not line:

@@ -60,3 +60,16 @@ same '.text_output | startswith("The future of AI is")' true
 echo "-- the tutorial with vLLM, with this model's name"
 curl -X POST localhost:8000/v2/models/tensorrt_llm/generate -d '{"text_input": "What is Triton Inference Server?", "parameters": {"stream": false, "temperature": 0}}' | jq > "$work/answer"
 same '.text_output | startswith("What is Triton Inference Server?")' true
+
+echo "-- a stream: events of server-sent events, without [DONE]"
+curl -sN -X POST localhost:8000/v2/models/tensorrt_llm/generate_stream \
+  -d '{"text_input": "def main():", "sampling_param_max_tokens": 20, "streaming": true}' > "$work/events"
+if grep -qv -e '^data: {' -e '^\r\?$' "$work/events" || [ "$(grep -c '^data: {' "$work/events")" -lt 2 ]; then
+  echo "FAILED: not several events of JSON:"
+  cat "$work/events"
+  exit 1
+fi
+sed -n 's/^data: //p' "$work/events" | jq -s '{text: map(.text_output) | join("")}' > "$work/streamed"
+curl -s -X POST localhost:8000/v2/models/tensorrt_llm/generate \
+  -d '{"text_input": "def main():", "sampling_param_max_tokens": 20}' > "$work/answer"
+same .text_output "$(jq -r .text "$work/streamed")"

@@ -1,4 +1,6 @@
-"""GenAI-Perf as Triton's tutorial of speculative decoding calls it: KServe's gRPC through perf_analyzer."""
+"""GenAI-Perf as Triton's tutorial of speculative decoding calls it: KServe's gRPC through perf_analyzer, in windows of
+ten seconds. Then the same with so many requests and their metrics, so that its acceptance can be compared.
+"""
 import csv
 import json
 import os
@@ -8,30 +10,46 @@ from pathlib import Path
 
 from common import KSERVE, MODEL, ROOT, TARGET, WORK, Watch, check, check_equal, run
 
-inputs = WORK / "converted.jsonl"
+inputs = WORK / "converted_humaneval.jsonl"
 inputs.write_text("".join(json.dumps({"text": file.read_text()[:400]}) + "\n"
                           for file in sorted((ROOT / "configs/prompts").glob("*.py"))))
-# perf_analyzer links with CUDA's runtime, also where it measures no GPU; the package of PyPI has it.
-libraries = Path(sysconfig.get_path("purelib")) / "nvidia/cuda_runtime/lib"
-environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+# perf_analyzer is linked with CUDA's runtime, which PyPI has as a package.
+environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+               "LD_LIBRARY_PATH": str(Path(sysconfig.get_path("purelib")) / "nvidia/cuda_runtime/lib")}
 
-for streaming in ([], ["--streaming"]):
-    export = f"my_profile_export{len(streaming)}.json"
+
+def profile(name, *more):
+    """-> what became of each request, the rows of the report, what the daemon counted"""
+    export = f"{name}.json"
     with Watch() as watch:
         printed = run(["genai-perf", "profile", "-m", MODEL, "--service-kind", "triton", "--backend", "tensorrtllm",
                        "--input-file", inputs, "--tokenizer", TARGET, "--profile-export-file", export,
-                       "--url", f"localhost:{KSERVE.split(':')[1]}", "--concurrency", "1", *streaming],
+                       "--url", KSERVE.replace("127.0.0.1", "localhost"), "--concurrency", "1", *more],
                       cwd=WORK, env=environment)
-    profile, = (WORK / "artifacts").rglob(export)
-    requests = json.loads(profile.read_text())["experiments"][0]["requests"]
-    texts = ["".join(output["text_output"] for output in request["response_outputs"]) for request in requests]
-    check(len(texts) >= 10 and all(texts), f"{len(texts)} requests, {sum(not text for text in texts)} without a text")
-    # perf_analyzer lets requests of its last window end unrecorded.
-    watch.check_outcomes(watch["requests_stop"] + watch["requests_length"])
-    check(watch["requests_stop"] + watch["requests_length"] >= len(texts), "more requests than the daemon finished")
+    check("unreachable metrics URL" not in printed, "GenAI-Perf found no metrics on port 8002")
+    file, = (WORK / "artifacts").rglob(export)
+    replies = [request["response_outputs"] for request in json.loads(file.read_text())["experiments"][0]["requests"]]
+    texts = ["".join(output.get("text_output", "") for output in outputs) for outputs in replies]
+    check(texts and all(texts), f"{len(texts)} requests, {texts.count('')} of them without a text")
+    table, = (WORK / "artifacts").rglob(f"{name}_genai_perf.csv")
+    with table.open() as rows:
+        report = {row[0]: row[1:] for row in csv.reader(rows) if row}
+    check_equal(float(report["Request Count (count)"][0]), len(texts), "requests in the report")
+    check(float(report["Output Sequence Length (tokens)"][0]) > 1, "the report has no output")
+    finished = watch["requests_stop"] + watch["requests_length"]
+    watch.check_outcomes(finished)
+    check(finished >= len(texts), f"{len(texts)} requests in the report, the daemon finished {finished}")
     check(watch.accepted > 0, "nothing was accepted")
-    table, = (WORK / "artifacts").rglob(export.replace(".json", "_genai_perf.csv"))
-    rows = {row[0]: row[1:] for row in csv.reader(table.open()) if row}
-    check_equal(float(rows["Request Count (count)"][0]), len(texts), "requests in the report")
-    check("Output Sequence Length (tokens)" in rows, "the report has no output length")
-    print(f"  {len(texts)} requests; {watch.accepted:.0f} of {watch.drafted:.0f} drafted tokens accepted")
+    return replies, watch
+
+
+replies, watch = profile("my_profile_export")
+print(f"  {len(replies)} requests as in the tutorial; {watch.accepted:.0f} of {watch.drafted:.0f} drafted tokens accepted")
+
+replies, watch = profile("with_metrics", "--request-count", "12",
+                         "--extra-inputs", "sampling_param_return_perf_metrics:true")
+check_equal(len(replies), 12, "requests")
+sums = [sum(int(output[name]) for outputs in replies for output in outputs if output.get(name))
+        for name in ("total_accepted_draft_tokens", "total_draft_tokens")]
+check_equal(sums, [watch.accepted, watch.drafted], "accepted and drafted in the replies, and in /metrics")
+print(f"  12 requests; {sums[0]} of {sums[1]} drafted tokens accepted, as in /metrics")

@@ -64,6 +64,7 @@ trap clean_up EXIT
 cat > "$work/specd.yaml" <<YAML
 listen: unix:$work/specd.sock
 http: {listen: '127.0.0.1:8000'}
+kserve: {listen: '127.0.0.1:8001', insecure: true, metrics_listen: '127.0.0.1:8002'}
 engine: {max_sequences: 8}
 model:
   name: tensorrt_llm
@@ -103,8 +104,10 @@ if ! grep -q ' ready on unix:' "$work/specd.log"; then
   exit 1
 fi
 
-export SPECD_HTTP=http://127.0.0.1:8000 SPECD_KSERVE=127.0.0.1:8001 SPECD_MODEL=tensorrt_llm SPECD_ROOT=$PWD
-export PYTHONUNBUFFERED=1 HOME=$work
+export SPECD_HTTP=http://127.0.0.1:8000 SPECD_KSERVE=127.0.0.1:8001 SPECD_TRITON_METRICS=http://127.0.0.1:8002
+export SPECD_MODEL=tensorrt_llm SPECD_ROOT=$PWD
+# What clients leave in temporary and home folders goes with the work folder.
+export PYTHONUNBUFFERED=1 HOME=$work TMPDIR=$work
 table=()
 failed=0
 # try NAME COMMAND...: runs it and notes how it ended; what it printed is shown if it failed.

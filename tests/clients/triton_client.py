@@ -4,7 +4,8 @@ import queue
 import numpy as np
 import tritonclient.grpc as grpc
 import tritonclient.http as http
-from common import HTTP, KSERVE, MODEL, REFERENCE, Watch, check, check_close, check_equal
+from common import (HTTP, KSERVE, MODEL, REFERENCE, TRITON_METRICS, Watch, check, check_close, check_equal,
+                    counters)
 from tritonclient.utils import InferenceServerException
 
 TOKENS = 64
@@ -19,6 +20,7 @@ def inputs(api, text, **more):
     tensors = {"text_input": np.array([text.encode()], dtype=np.object_),
                "sampling_param_max_tokens": np.array([TOKENS], dtype=np.int32),
                "sampling_param_temperature": np.array([0], dtype=np.float32),
+               "sampling_param_ignore_eos": np.array([True]),  # the reference goes on after <|end_of_text|>
                "sampling_param_exclude_input_from_output": np.array([True]), **more}
     types = {"object": "BYTES", "int32": "INT32", "uint64": "UINT64", "float32": "FP32", "bool": "BOOL"}
     made = []
@@ -74,12 +76,15 @@ def acceptance(api, client):
 
 
 def statistics(client, as_dict, infer):
-    def successes():
-        return int(as_dict(client.get_inference_statistics(MODEL))["model_stats"][0]["inference_stats"]["success"]
-                   .get("count", 0))
-    before = successes()
+    """One inference counts once: in the statistics, and in Triton's metrics."""
+    def counts():
+        model, = as_dict(client.get_inference_statistics(MODEL))["model_stats"]
+        metrics = counters(TRITON_METRICS)
+        return [int(model["inference_stats"]["success"].get("count", 0)), int(model.get("inference_count", 0)),
+                metrics["nv_inference_request_success"], metrics["nv_inference_count"]]
+    before = counts()
     infer()
-    check_equal(successes() - before, 1, "successes that the statistics gained by one inference")
+    check_equal([after - was for after, was in zip(counts(), before)], [1, 1, 1, 1], "counts gained by one inference")
 
 
 def mistakes(api, client):
@@ -98,31 +103,35 @@ def mistakes(api, client):
 
 
 def grpc_streams(client):
-    """Several requests on one stream; the answers of each have its id, and one is the last."""
+    """Several requests on one stream, whole or in pieces; each answer has the id of its request, and one is the last."""
     answers = queue.Queue()
     client.start_stream(callback=lambda result, error: answers.put((result, error)))
-    with Watch() as watch:
+    for in_pieces in (False, True):
+        with Watch() as watch:
+            for number, entry in enumerate(REFERENCE):
+                client.async_stream_infer(MODEL, inputs(grpc, entry["text"], streaming=np.array([in_pieces])),
+                                          request_id=str(number), enable_empty_final_response=True)
+            pieces = {str(number): [] for number in range(len(REFERENCE))}
+            running = set(pieces)
+            while running:
+                result, error = answers.get(timeout=120)
+                check(error is None, f"a request of the stream failed: {error}")
+                response = result.get_response()
+                check(response.id in running, f"an answer after the last one of request {response.id!r}")
+                if any(output.name == "text_output" for output in response.outputs):
+                    pieces[response.id].append(string(result))
+                if response.parameters["triton_final_response"].bool_param:
+                    running.remove(response.id)
+        watch.check_outcomes(len(REFERENCE))
         for number, entry in enumerate(REFERENCE):
-            client.async_stream_infer(MODEL, inputs(grpc, entry["text"]), request_id=str(number),
-                                      enable_empty_final_response=True)
-        texts, open_requests = {}, {str(number) for number in range(len(REFERENCE))}
-        while open_requests:
-            result, error = answers.get(timeout=120)
-            check(error is None, f"a request of the stream failed: {error}")
-            response = result.get_response()
-            if any(output.name == "text_output" for output in response.outputs):
-                texts[response.id] = texts.get(response.id, "") + string(result)
-            if response.parameters["triton_final_response"].bool_param:
-                open_requests.remove(response.id)
-    watch.check_outcomes(len(REFERENCE))
-    for number, entry in enumerate(REFERENCE):
-        check_equal(texts[str(number)], text_of(entry), "text of a stream")
+            check_equal("".join(pieces[str(number)]), text_of(entry), f"text of a stream, in pieces: {in_pieces}")
+            check((len(pieces[str(number)]) > 1) == in_pieces, f"a text came in {len(pieces[str(number)])} pieces")
     # An error is an answer of its own, and the stream goes on.
     client.async_stream_infer("gpt-4", inputs(grpc, "a"), request_id="bad")
     check(answers.get(timeout=60)[1] is not None, "another model on a stream was not refused")
     client.async_stream_infer(MODEL, inputs(grpc, REFERENCE[0]["text"]), request_id="good")
     result, error = answers.get(timeout=60)
-    check(error is None and text_of(REFERENCE[0]).startswith(string(result)), f"after a refused request: {error}")
+    check(error is None and string(result) == text_of(REFERENCE[0]), f"after a refused request: {error}")
     client.stop_stream()
 
 
