@@ -47,4 +47,4 @@ for kind, path in (("completions", "/v1/completions"), ("chat", "/v1/chat/comple
                     f"vllm:spec_decode_{family} as scraped")
     check_equal(scraped(export, "vllm:generation_tokens"), REQUESTS * TOKENS, "vllm:generation_tokens as scraped")
     check_equal(scraped(export, "vllm:request_success"), REQUESTS, "vllm:request_success as scraped")
-    print(f"  {kind}: {watch.accepted:.0f} of {watch.drafted:.0f} drafted tokens accepted, in replies, scrapes and /metrics")
+    print(f"-> {kind}: {watch.accepted:.0f} of {watch.drafted:.0f} drafted tokens accepted, in replies, scrapes and /metrics")

@@ -12,4 +12,4 @@ check_equal(now["specd_route_requests_total"],
 for series in ("requests_error", "specd_spec_decode_cut_total", "specd_spec_decode_lost_requests_total",
                "specd_spec_decode_suspensions_total", "specd_plugin_defects_total", "specd_plugin_failures_total"):
     check_equal(now[series], 0, series)
-print(f"{now['specd_route_requests_total']:.0f} requests, {drafted:.0f} drafted tokens: {ends}")
+print(f"-> {now['specd_route_requests_total']:.0f} requests, {drafted:.0f} drafted tokens: {ends}")

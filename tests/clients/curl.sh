@@ -51,7 +51,7 @@ accepted=$(($(sum specd_spec_decode_num_accepted_tokens_total) - accepted))
 same .total_draft_tokens $drafted
 same .total_accepted_draft_tokens $accepted
 same "(.acceptance_rate | tonumber) - $accepted / $drafted | fabs < 1e-6" true
-echo "acceptance: $accepted of $drafted drafted tokens, as in /metrics"
+echo "-> acceptance: $accepted of $drafted drafted tokens, as in /metrics"
 
 echo "-- the backend's own document"
 curl -X POST localhost:8000/v2/models/tensorrt_llm/generate -d '{"text_input": "The future of AI is", "sampling_param_max_tokens":10}' | jq > "$work/answer"

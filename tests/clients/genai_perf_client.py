@@ -1,5 +1,5 @@
 """GenAI-Perf as Triton's tutorial of speculative decoding calls it: KServe's gRPC through perf_analyzer, in windows of
-ten seconds. Then the same with so many requests and their metrics, so that its acceptance can be compared.
+ten seconds. Then a given number of requests, streamed and with their metrics, so that its acceptance can be compared.
 """
 import csv
 import json
@@ -19,7 +19,7 @@ environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ
 
 
 def profile(name, *more):
-    """-> what became of each request, the rows of the report, what the daemon counted"""
+    """What each request got, the rows of the report, and what the daemon counted."""
     export = f"{name}.json"
     with Watch() as watch:
         printed = run(["genai-perf", "profile", "-m", MODEL, "--service-kind", "triton", "--backend", "tensorrtllm",
@@ -40,16 +40,19 @@ def profile(name, *more):
     watch.check_outcomes(finished)
     check(finished >= len(texts), f"{len(texts)} requests in the report, the daemon finished {finished}")
     check(watch.accepted > 0, "nothing was accepted")
-    return replies, watch
+    return replies, report, watch
 
 
-replies, watch = profile("my_profile_export")
-print(f"  {len(replies)} requests as in the tutorial; {watch.accepted:.0f} of {watch.drafted:.0f} drafted tokens accepted")
+replies, _, watch = profile("my_profile_export")
+check(len(replies) >= 3, f"{len(replies)} requests in three windows of ten seconds")
+print(f"-> {len(replies)} requests as in the tutorial; {watch.accepted:.0f} of {watch.drafted:.0f} drafted tokens accepted")
 
-replies, watch = profile("with_metrics", "--request-count", "12",
-                         "--extra-inputs", "sampling_param_return_perf_metrics:true")
+replies, report, watch = profile("with_metrics", "--streaming", "--request-count", "12",
+                                 "--extra-inputs", "sampling_param_return_perf_metrics:true")
 check_equal(len(replies), 12, "requests")
+check(all(len(outputs) > 1 for outputs in replies), "a streamed text came in one piece")
+check("Inter Token Latency (ms)" in report, "the report has no time between tokens")
 sums = [sum(int(output[name]) for outputs in replies for output in outputs if output.get(name))
         for name in ("total_accepted_draft_tokens", "total_draft_tokens")]
 check_equal(sums, [watch.accepted, watch.drafted], "accepted and drafted in the replies, and in /metrics")
-print(f"  12 requests; {sums[0]} of {sums[1]} drafted tokens accepted, as in /metrics")
+print(f"-> 12 requests, streamed; {sums[0]} of {sums[1]} drafted tokens accepted, as in /metrics")

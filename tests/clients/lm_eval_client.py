@@ -85,7 +85,7 @@ def compare(folder, choices, texts):
     for sample, document in zip(samples(folder, "specd_text"), texts):
         check_equal(sample["resps"][0][0], document["target"], f"text after {document['prompt']!r}")
     check_equal(results["specd_text"]["exact_match,none"], 1.0, "exact match with the reference")
-    print(f"  accuracy {right}/{len(choices)}; log-likelihoods differ by {largest:.2e} at most")
+    print(f"-> accuracy {right}/{len(choices)}; log-likelihoods differ by {largest:.2e} at most")
 
 
 choices = list(choice_documents())

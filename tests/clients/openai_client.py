@@ -40,7 +40,7 @@ def completions_are_the_reference():
         watch.check_outcomes(len(REFERENCE))
         check_equal((accepted, drafted), (watch.accepted, watch.drafted), f"accepted and drafted, route {route}")
         check((drafted > 0) == (route != "off"), f"route {route} drafted {drafted} tokens")
-        print(f"  {route}: {accepted:.0f} of {drafted:.0f} drafted tokens accepted, as in /metrics")
+        print(f"-> {route}: {accepted:.0f} of {drafted:.0f} drafted tokens accepted, as in /metrics")
 
 
 def batches():

@@ -110,13 +110,15 @@ export SPECD_MODEL=tensorrt_llm SPECD_ROOT=$PWD
 export PYTHONUNBUFFERED=1 HOME=$work TMPDIR=$work
 table=()
 failed=0
-# try NAME COMMAND...: runs it and notes how it ended; what it printed is shown if it failed.
+# try NAME COMMAND...: runs it and notes how it ended. What it printed is shown if it failed, else its lines with `-> `.
 try() {
   local name=$1 start=$SECONDS result=passed
   shift
   mkdir "$work/$name"
   step "$name"
-  if ! SPECD_WORK=$work/$name timeout 600 "$@" > "$work/$name.log" 2>&1 < /dev/null; then
+  if SPECD_WORK=$work/$name timeout 600 "$@" > "$work/$name.log" 2>&1 < /dev/null; then
+    grep '^-> ' "$work/$name.log"
+  else
     result=FAILED
     failed=1
     tail -n 100 "$work/$name.log"

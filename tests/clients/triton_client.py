@@ -72,7 +72,7 @@ def acceptance(api, client):
     check_equal((int(string(result, "total_accepted_draft_tokens")), int(string(result, "total_draft_tokens"))),
                 (watch.accepted, watch.drafted), "accepted and drafted in the reply, and in /metrics")
     check_close(float(string(result, "acceptance_rate")), watch.accepted / watch.drafted, 1e-6, "acceptance rate")
-    print(f"  {api.__name__}: {watch.accepted:.0f} of {watch.drafted:.0f} drafted tokens accepted, as in /metrics")
+    print(f"-> {api.__name__}: {watch.accepted:.0f} of {watch.drafted:.0f} drafted tokens accepted, as in /metrics")
 
 
 def statistics(client, as_dict, infer):
