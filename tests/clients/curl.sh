@@ -3,6 +3,7 @@
 set -euo pipefail
 
 work=$SPECD_WORK
+trap 'echo "FAILED: line $LINENO"; cat "$work/answer"' ERR
 # same JQ TEXT: the last answer, read by the jq program, is TEXT.
 same() {
   local got
