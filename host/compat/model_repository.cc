@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr char kLlmApiFile[] = "model.yaml";
 constexpr char kVllmFile[] = "model.json";
-constexpr size_t kShownMax = 16;
+constexpr size_t kModelsShownMax = 16;
 
 Status wrong(const fs::path& where, const std::string& text) {
   return {Code::kInvalidArgument, quote(where.string(), 400) + ": " + text};
@@ -44,8 +44,8 @@ Result<std::vector<std::string>> folders_in(const fs::path& folder) {
 std::string listed(const std::vector<std::string>& names) {
   std::vector<std::string> shown;
   for (const std::string& name : names) {
-    if (shown.size() == kShownMax) {
-      shown.push_back("and " + std::to_string(names.size() - kShownMax) + " more");
+    if (shown.size() == kModelsShownMax) {
+      shown.push_back("and " + std::to_string(names.size() - kModelsShownMax) + " more");
       break;
     }
     shown.push_back(escaped(name));
