@@ -285,7 +285,7 @@ std::vector<Row> summarize(const Measurement& measurement, bool skip_loops) {
     row.promises_text = cell.drafts.guarantee == Guarantee::kIdentical ||
                         (cell.drafts.guarantee == Guarantee::kLaw && cell.temperature == 0);
     row.first_difference = cell.first_difference;
-    std::vector<double> first_ms, token_ms;
+    std::vector<double> input_tokens, first_ms, token_ms;
     int64_t decode_tokens = 0, decode_steps = 0;
     double request_s = 0;
     for (const Cell::Run& run : cell.runs) {
@@ -296,6 +296,7 @@ std::vector<Row> summarize(const Measurement& measurement, bool skip_loops) {
       row.accepted += answer.usage.accepted_tokens;
       row.loops += loops.at({cell.sampling, run.prompt}) ? 1 : 0;
       request_s += static_cast<double>(answer.end_ns - answer.start_ns) / 1e9;
+      input_tokens.push_back(answer.usage.prompt_tokens);
       first_ms.push_back(answer.ms_to_first());
       if (answer.decode_tokens() < 1) continue;
       token_ms.push_back(answer.ms_per_token());
@@ -310,6 +311,7 @@ std::vector<Row> summarize(const Measurement& measurement, bool skip_loops) {
                                   static_cast<double>(cell.drafts.drafts));
     if (!skip_loops && cell.busy_s > 0)
       row.drafting = static_cast<double>(cell.drafts.propose_ns) / 1e9 / cell.busy_s;
+    row.input_tokens = median(input_tokens);
     row.ttft_ms = spread(first_ms);
     row.tpot_ms = spread(token_ms);
     if (row.tpot_ms.p50 > 0) row.decode_tokens_per_s = 1000 / median(token_ms);

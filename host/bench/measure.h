@@ -81,6 +81,7 @@ struct Row {
   size_t sampling = 0;  // place in the list of temperatures
   float temperature = 0;
   int concurrency = 1;
+  double input_tokens = 0;  // of a prompt, median
   int64_t requests = 0, tokens = 0, drafted = 0, accepted = 0, loops = 0;
   // All tokens / wall time of the blocks, prefill included; 0: unknown.
   double tokens_per_s = 0;

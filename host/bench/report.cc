@@ -84,6 +84,7 @@ Json rows_json(const std::vector<Row>& rows) {
                     {"is_control", row.is_control},
                     {"temperature", row.temperature},
                     {"concurrency", row.concurrency},
+                    {"input_tokens", row.input_tokens},
                     {"requests", row.requests},
                     {"requests_with_loops", row.loops},
                     {"tokens", row.tokens},
@@ -110,7 +111,19 @@ Json rows_json(const std::vector<Row>& rows) {
 Json facts_json(const RunFacts& facts) {
   Json cost = Json::object();
   for (const auto& [n, value] : facts.verify_cost) cost[std::to_string(n)] = value;
-  return {{"model", facts.model},
+  Json drafters = Json::object();
+  for (const auto& [route, drafter] : facts.drafters)
+    drafters[route] = {{"plugin", drafter.use.plugin},
+                       {"config", drafter.use.config},
+                       {"draft_nodes_max", drafter.draft_nodes_max}};
+  return {{"format", "specd-bench run"},
+          {"format_version", 1},
+          {"command", facts.command},
+          {"version", facts.version},
+          {"program_sha256", facts.program_sha256},
+          {"device", facts.device},
+          {"processor", facts.processor},
+          {"model", facts.model},
           {"weight_bytes", facts.weight_bytes},
           {"threads", facts.threads},
           {"isa", facts.isa},
@@ -118,7 +131,8 @@ Json facts_json(const RunFacts& facts) {
           {"repeat", facts.repeat},
           {"fresh_drafters", facts.fresh_drafters},
           {"verify_cost", cost},
-          {"draft_tokens", facts.draft_tokens}};
+          {"draft_tokens", facts.draft_tokens},
+          {"drafters", drafters}};
 }
 
 }  // namespace specd::host

@@ -10,9 +10,19 @@
 
 namespace specd::host {
 
+struct Drafter {
+  PluginUse use;  // as configured
+  int32_t draft_nodes_max = 0;
+};
+
 // The conditions of a measurement.
 struct RunFacts {
-  std::string model;  // ends in "(ballast)" for a ballast
+  std::string command;         // as a shell takes it
+  std::string version;         // of the specd that computed
+  std::string program_sha256;  // of this program; empty: a daemon computed
+  std::string device;          // "cpu (cpu-avx2)"
+  std::string processor;       // the operating system's name for it; empty: not known
+  std::string model;           // ends in "(ballast)" for a ballast
   uint64_t weight_bytes = 0;
   int32_t threads = 0;  // 0: not known
   std::string isa;
@@ -21,6 +31,7 @@ struct RunFacts {
   bool fresh_drafters = true;               // at the start of every pass over the prompts
   std::map<int, double> verify_cost;        // V(n) by n; empty: not measured
   std::map<std::string, int> draft_tokens;  // K of the routes where it is known
+  std::map<std::string, Drafter> drafters;  // by route; empty: a daemon's, not known
 };
 
 // Columns, then one line a row.

@@ -1,5 +1,6 @@
 // specd-bench run: engines, backends and prompts put together.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -7,7 +8,10 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 
+#include "core/base/sha256.h"
 #include "host/bench/command.h"
 #include "host/bench/engine_backend.h"
 #include "host/bench/engine_config.h"
@@ -16,6 +20,7 @@
 #include "host/bench/verify_cost.h"
 #include "host/base/output.h"
 #include "host/base/table.h"
+#include "host/version.h"
 
 namespace specd::host {
 namespace {
@@ -88,6 +93,48 @@ po::options_description run_options() {
       "with --config: list of N; on the CPU, times steps of N rows by one row, V(N)");
   add("json", po::value<std::string>(), "also write the result to this file");
   return options;
+}
+
+// One line that a shell reads as these arguments.
+std::string command_text(const std::vector<std::string>& arguments) {
+  std::string text = "specd-bench run";
+  for (const std::string& argument : arguments) {
+    text += ' ';
+    const bool plain =
+        !argument.empty() && std::all_of(argument.begin(), argument.end(), [](char c) {
+          return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+                 std::string_view("_-./:=,@%+").find(c) != std::string_view::npos;
+        });
+    if (plain) {
+      text += argument;
+      continue;
+    }
+    text += '\'';
+    for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    text += '\'';
+  }
+  return text;
+}
+
+// Of this program's file; empty when it cannot be read.
+std::string program_sha256() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  Sha256 hash;
+  std::vector<char> block(1 << 16);
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0)
+    hash.update(std::as_bytes(std::span(block).first(static_cast<size_t>(file.gcount()))));
+  return file.eof() ? to_hex(hash.finish()) : "";
+}
+
+// "Intel(R) Xeon(R) Processor"; empty where the system does not name it.
+std::string processor_name() {
+  constexpr std::string_view kKey = "model name";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with(kKey) && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "";
 }
 
 struct RunPlan {
@@ -268,11 +315,18 @@ Result<Outcome> measure_offline(const po::variables_map& values, RunPlan& plan) 
         add_replay_routes(values, plan, config, offline, out.facts, plan.measure.routes));
   SPECD_TRY(offline.engine, start_engine(config));
   SPECD_OK_OR_RETURN(check_routes(config, *offline.engine, plan.measure.routes));
+  for (const RouteReport& route : offline.engine->routes())
+    if (route.state == RouteState::kLive)
+      out.facts.drafters[route.name()] = {route.options.drafter, route.draft_nodes_max};
   const ModelReport model = offline.engine->model();
   const EngineReport status = offline.engine->status();
   SPECD_TRY(const std::vector<Prompt> prompts, make_prompts(values, plan, model));
   out.facts.model = model.path + ", " + model.architecture;
   out.facts.weight_bytes = model.weight_bytes;
+  out.facts.version = kVersion;
+  out.facts.program_sha256 = program_sha256();
+  out.facts.device = status.device;
+  out.facts.processor = processor_name();
   out.facts.threads = status.threads;
   out.facts.isa = status.isa;
   out.facts.prompts = prompts.size();
@@ -297,6 +351,8 @@ Result<Outcome> measure_server(const po::variables_map& values, const RunPlan& p
   SPECD_TRY(const std::vector<Prompt> prompts, make_prompts(values, plan, model));
   out.facts.model = model.path + ", " + model.architecture;
   out.facts.weight_bytes = model.weight_bytes;
+  out.facts.version = status.version();
+  out.facts.device = status.device();
   out.facts.threads = status.threads();
   out.facts.isa = status.isa();
   out.facts.prompts = prompts.size();
@@ -305,9 +361,10 @@ Result<Outcome> measure_server(const po::variables_map& values, const RunPlan& p
 }
 
 // Tables, findings and JSON; the exit code.
-int tell(const Outcome& outcome, const RunPlan& plan, std::ofstream& json,
-         const std::string& json_path) {
+int tell(const Outcome& outcome, const RunPlan& plan, const std::string& command,
+         std::ofstream& json, const std::string& json_path) {
   RunFacts facts = outcome.facts;
+  facts.command = command;
   facts.repeat = plan.measure.repeat;
   facts.fresh_drafters = outcome.measurement.fresh_drafters;
   const std::vector<Row> rows = summarize(outcome.measurement, false);
@@ -333,7 +390,8 @@ int tell(const Outcome& outcome, const RunPlan& plan, std::ofstream& json,
     object["rows"] = rows_json(rows);
     object["rows_without_loops"] = rows_json(kept);
     object["complete"] = outcome.measurement.status.ok();
-    json << object.dump(2) << "\n";
+    // The command may hold bytes that are no text.
+    json << object.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
     json.close();
     if (!json) return bench_fail(Status(Code::kFailedPrecondition, "cannot write " + json_path));
   }
@@ -363,7 +421,7 @@ int run_command(const std::vector<std::string>& arguments) {
   const auto outcome = values.count("config") != 0 ? measure_offline(values, plan.value())
                                                    : measure_server(values, plan.value());
   if (!outcome.ok()) return bench_fail(outcome.status());
-  return tell(outcome.value(), plan.value(), json, json_path);
+  return tell(outcome.value(), plan.value(), command_text(arguments), json, json_path);
 }
 
 }  // namespace specd::host

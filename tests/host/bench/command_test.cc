@@ -82,8 +82,20 @@ TEST_F(BenchCommand, routes_run_side_by_side_and_the_json_holds_what_the_table_s
   const Json json = parse_json(text("/r.json"), "r.json").value();
   EXPECT_TRUE(json["complete"]);
   EXPECT_EQ(json["rows"].size(), 2u * 2 * 5);  // off, lookup, two replays, the control
+  EXPECT_EQ(json["format"], "specd-bench run");
+  EXPECT_EQ(json["format_version"], 1);
+  EXPECT_EQ(
+      json["command"].get<std::string>().find(
+          "specd-bench run --config c.yaml --prompts set.jsonl --routes lookup --max-tokens 17 "),
+      0u);
+  EXPECT_EQ(json["program_sha256"].get<std::string>().size(), 64u);
+  EXPECT_EQ(json["device"].get<std::string>().find("cpu"), 0u);
+  EXPECT_EQ(json["drafters"]["lookup"]["plugin"], "specd.drafter.prompt_lookup");
+  EXPECT_EQ(json["drafters"]["replay-100-k3"]["config"]["draft_tokens"], 3);
+  EXPECT_EQ(json["drafters"]["replay-100-k3"]["draft_nodes_max"], 3);
   int replays = 0;
   for (const Json& row : json["rows"]) {
+    EXPECT_GT(row["input_tokens"].get<double>(), 1);
     EXPECT_TRUE(row["identical"]);
     EXPECT_NE(out_.find(row["route"].get<std::string>()), std::string::npos);
     if (row["route"] != "replay-100-k3") continue;
@@ -97,6 +109,18 @@ TEST_F(BenchCommand, routes_run_side_by_side_and_the_json_holds_what_the_table_s
   EXPECT_TRUE(json["fresh_drafters"]);
   EXPECT_EQ(out_.find("keep what earlier requests taught them"), std::string::npos) << out_;
   EXPECT_NE(out_.find("1 / V(4)"), std::string::npos) << out_;
+}
+
+TEST_F(BenchCommand, the_command_in_the_json_is_one_that_a_shell_reads_as_the_same) {
+  std::ofstream(folder_ + "/it's one.txt") << "import os\n";
+  ASSERT_EQ(run("run --config c.yaml --prompts \"it's one.txt\" --max-tokens 5 --repeat 1 "
+                "--no-control --routes '' --json r.json"),
+            0)
+      << out_ << err_;
+  EXPECT_EQ(
+      parse_json(text("/r.json"), "r.json").value()["command"],
+      "specd-bench run --config c.yaml --prompts 'it'\\''s one.txt' --max-tokens 5 --repeat 1 "
+      "--no-control --routes '' --json r.json");
 }
 
 TEST_F(BenchCommand, a_text_that_differs_is_named_and_the_exit_status_says_so) {

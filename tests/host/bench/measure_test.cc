@@ -66,6 +66,7 @@ Answer answer_of(int n, double ms_each, int per_step, int32_t first_token = 0) {
   answer.start_ns = 1000 * kMs;
   answer.first_ns = answer.start_ns + 5 * kMs;
   answer.end_ns = answer.first_ns + static_cast<uint64_t>((n - 1) * ms_each * 1e6);
+  answer.usage.prompt_tokens = 12;
   answer.usage.steps = 1 + (n - 1) / per_step;
   answer.usage.draft_tokens = per_step > 1 ? 2 * (n - 1) : 0;
   answer.usage.accepted_tokens = per_step > 1 ? n - 1 - (n - 1) / per_step : 0;
@@ -132,6 +133,7 @@ TEST(Measure, speed_tau_and_eta_are_those_of_the_made_up_times) {
   EXPECT_NEAR(rows[1].tpot_ms.p50, 4, 1e-9);
   EXPECT_NEAR(rows[1].ttft_ms.p99, 5, 1e-9);
   EXPECT_NEAR(rows[1].decode_tokens_per_s, 250, 1e-6);
+  EXPECT_EQ(rows[1].input_tokens, 12);
   EXPECT_EQ(rows[1].requests, 6);
   EXPECT_EQ(rows[1].drafted, 6 * 80);
   EXPECT_EQ(rows[1].accepted, 6 * 30);
