@@ -13,7 +13,7 @@ specd_build_packages=(
 )
 specd_test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev python3 libgtest-dev libbenchmark-dev libpcre2-dev
-  libboost-context-dev ccache fish zsh libopenmpi-dev openmpi-bin
+  libboost-context-dev ccache fish zsh python3-matplotlib libopenmpi-dev openmpi-bin
 )
 
 specd_install() {
