@@ -22,6 +22,7 @@
 #include "core/request/request.h"
 #include "core/spec/engine_event.h"
 #include "core/spec/route_report.h"
+#include "core/spec/watched_drafts.h"
 
 namespace specd {
 
@@ -422,6 +423,12 @@ class Engine {
   std::vector<EngineEvent> events(uint64_t after, size_t n_max) const;
   // [any] Waits until there is an event with a larger number. The largest number, also at the timeout.
   uint64_t wait_event(uint64_t after, uint64_t timeout_ms) const;
+  // [any] What the last steps did with drafts, for somebody who looks again and again: steps record it only until
+  // two seconds after the last call, so the first call finds nothing. One text is followed for all callers: by
+  // default the newest that drafts, until it ends or drafts no more while another does.
+  WatchedDrafts watch_drafts() const;
+  // [any] Follows the running text with this number until it ends; 0 = the default again.
+  void follow_drafts(uint64_t number);
   // [any] The definition of a route, live or refused, else its candidate's. kNotFound for unknown names,
   // kFailedPrecondition for "off".
   Result<RouteOptions> route(const std::string& name) const;

@@ -219,6 +219,14 @@ std::vector<MemoryLine> Engine::memory() const {
   return lines;
 }
 
+WatchedDrafts Engine::watch_drafts() const {
+  WatchedDrafts watched = impl_->runner->watch().read(now_ns());
+  if (impl_->batch->counters().running == 0) watched.running.clear();  // ended between two steps
+  return watched;
+}
+
+void Engine::follow_drafts(uint64_t number) { impl_->runner->watch().follow(number); }
+
 Result<RequestList> Engine::requests(size_t n_max) const {
   RequestList list;
   const Batch& batch = *impl_->batch;

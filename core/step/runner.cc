@@ -179,6 +179,7 @@ Result<StepCounters> StepRunner::run(const StepPlan& plan, std::vector<ActiveSeq
   const uint64_t took_ns = now_ns() - start_ns;
   step_time_.record(took_ns);
   measure(members, took_ns);
+  watch_.record(members, step_.step_id, start_ns + took_ns);
   return counters;
 }
 

@@ -29,6 +29,7 @@
 #include "core/sched/scheduler.h"
 #include "core/step/context.h"
 #include "core/step/device_draft.h"
+#include "core/step/draft_watch.h"
 #include "core/step/plugin_batch.h"
 
 namespace specd {
@@ -73,6 +74,9 @@ class StepRunner {
   // The shadow of its route has it no more.
   void end_shadow(ActiveSequence& member);
 
+  // What steps do with drafts.
+  DraftWatch& watch() { return watch_; }
+
   // [any] Durations of run().
   const DurationHistogram& step_time() const { return step_time_; }
   // Tokens of prompts that a step computed, and new ones.
@@ -92,6 +96,7 @@ class StepRunner {
   StepContext step_;
   DurationHistogram step_time_;
   TokenHistogram step_tokens_;
+  DraftWatch watch_;
 
   // Of the current step.
   std::list<DeviceDraft> device_drafts_;

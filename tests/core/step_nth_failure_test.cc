@@ -112,6 +112,7 @@ class StepNthFailure : public EngineTest {
   // The requests of one run, the n-th allocation after whose submission fails on the step thread;
   // n = 0: none. The first request drafts by `route_name`.
   std::vector<Heard> run_with(long n, const std::string& route_name = "drafting") {
+    (void)engine_->watch_drafts();  // so that steps record them, which may cost nobody else
     const uint64_t counted_before = engine_->status().tokens;
     std::vector<Heard> heard(kRequests);
     std::atomic<size_t> n_open{kRequests};
