@@ -37,6 +37,7 @@ struct HttpOptions {
       api_keys_file;  // absolute; empty = no keys, and the API is for loopback addresses alone
   std::optional<TlsOptions> tls;  // none = plain, and the API is for loopback addresses alone
   UnknownFields unknown_fields = UnknownFields::kReport;  // in bodies of requests
+  bool page = false;                                      // which shows texts of all users
 
   bool operator==(const HttpOptions&) const = default;
 };

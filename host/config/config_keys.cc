@@ -405,6 +405,10 @@ Key keys_of_http(HttpOptions& http) {
                     "what becomes of a request with fields that specd does not know: `report`, "
                     "they are ignored, and the response header `x-specd-ignored-fields` lists "
                     "them; `reject`, 400"),
+             value("page", Type::kBoolean, http.page,
+                   "whether `/` is a live page with tokens per second, routes, KV and the draft "
+                   "trees of a running request; whoever may use the API then sees pieces of "
+                   "everybody's texts"),
              integer("stall_seconds", http.stall_seconds, 1, kStallSecondsMax,
                      "a step that takes longer makes `/health/live` fail"))
       .absent("no listener");

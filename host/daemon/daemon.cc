@@ -36,6 +36,7 @@
 #include "host/openai/error_answer.h"
 #include "host/openai/front.h"
 #include "host/triton/front.h"
+#include "host/page/front.h"
 #include "host/base/memory_table.h"
 #include "host/base/table.h"
 #include "host/base/task_queue.h"
@@ -332,12 +333,7 @@ constexpr int kHttpConnections = 512;
 constexpr int kHttpThreads = 4;
 
 Result<std::unique_ptr<HttpServer>> start_http(const HttpOptions& options, const Doorkeeper& keeper,
-                                               const TlsKeys* tls, const Health& health,
-                                               const OpenAiFront& openai,
-                                               const TritonFront& triton) {
-  std::vector<HttpRoute> routes = openai.routes();
-  for (HttpRoute& each : triton.routes()) routes.push_back(std::move(each));
-  for (HttpRoute& each : health.routes()) routes.push_back(std::move(each));
+                                               const TlsKeys* tls, std::vector<HttpRoute> routes) {
   HttpPolicy policy{
       .admit = [&keeper](const HttpRequest& request) { return keeper.door()->refuse(request); },
       .refuse =
@@ -435,9 +431,19 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
                       .rejects_unknown_names = rejects_unknown(config),
                       .is_live = [&health] { return health.is_live(); },
                       .is_ready = [&health] { return health.is_ready(); }});
+  PageFront page({.needs_key = config.http && !config.http->api_keys_file.empty(),
+                  .sequences_max = config.engine.max_sequences,
+                  .queue_max = config.engine.queue_max});
   std::unique_ptr<HttpServer> http;
   if (config.http) {
-    auto started = start_http(*config.http, *doorkeeper, http_tls.get(), health, openai, triton);
+    std::vector<HttpRoute> routes = openai.routes();
+    const auto add = [&routes](std::vector<HttpRoute> more) {
+      for (HttpRoute& each : more) routes.push_back(std::move(each));
+    };
+    add(triton.routes());
+    add(health.routes());
+    if (config.http->page) add(page.routes());
+    auto started = start_http(*config.http, *doorkeeper, http_tls.get(), std::move(routes));
     if (!started.ok()) return fail(with_place(config, started.status().in_field("http")));
     http = std::move(started).value();
     say(std::string("specd: HTTP on http") + (http_tls != nullptr ? "s" : "") + "://" +
@@ -472,6 +478,7 @@ int run_lead(const Config& config, StopSignals& signals, ServiceManager& manager
   health.loaded(*engine.value(), *server.value());
   openai.loaded(*engine.value(), *sessions);
   triton.loaded(*engine.value(), *sessions);
+  page.loaded(*engine.value());
   print_start(*engine.value(), config);
   const EngineReport report = engine.value()->status();
   std::string doors;

@@ -37,11 +37,10 @@ bool is_loopback_name(std::string_view host) {
   return name == "localhost" || name == "[::1]" || is_loopback_address(name);
 }
 
-// Whether the page that sent this request is one of this server's own.
+// Whether the page that sent this request is one of the server that it calls by this name.
 bool is_own_page(std::string_view origin, std::string_view host) {
   const size_t scheme = origin.find("://");
-  return scheme != std::string_view::npos && origin.substr(scheme + 3) == host &&
-         is_loopback_name(host);
+  return scheme != std::string_view::npos && origin.substr(scheme + 3) == host;
 }
 
 }  // namespace
@@ -89,8 +88,11 @@ bool HttpDoor::knows(std::string_view key) const {
 
 std::optional<HttpRefusal> HttpDoor::refuse(const HttpRequest& request) const {
   if (std::find(kPublic.begin(), kPublic.end(), request.path) != kPublic.end()) return std::nullopt;
+  const std::string_view host = request.header("host");
+  // Without keys a name that its owner lets point to this machine would do.
+  const bool may_be_own = !keys_.empty() || is_loopback_name(host);
   if (const std::string_view origin = request.header("origin");
-      !origin.empty() && !is_own_page(origin, request.header("host")))
+      !origin.empty() && !(may_be_own && is_own_page(origin, host)))
     return HttpRefusal{
         403, "a page of another site (Origin: " + quote(origin) + ") may not use this server"};
   if (!is_loopback_ && (!has_tls_ || keys_.empty()))
@@ -98,11 +100,11 @@ std::optional<HttpRefusal> HttpDoor::refuse(const HttpRequest& request) const {
                        "this address serves metrics and probes only; the API needs a loopback "
                        "address in http.listen, or http.tls and http.api_keys_file"};
   if (keys_.empty()) {
-    const std::string_view host = request.header("host");
     if (host.empty() || is_loopback_name(host)) return std::nullopt;
     return HttpRefusal{403, "expected a Host that is localhost or a loopback address, found " +
                                 quote(host) + "; with http.api_keys_file every one is taken"};
   }
+  if (request.path == "/") return std::nullopt;
   constexpr std::string_view kScheme = "bearer ";
   const std::string_view given = request.header("authorization");
   const bool has_scheme =

@@ -22,7 +22,7 @@ class HttpDoor {
 
   // [any] Nothing when the request may go on. 401: no key, or none of the file (Authorization: Bearer KEY). 403: `Origin`
   // is another site; or without keys `Host` is neither localhost nor a loopback address, as after DNS rebinding; or
-  // the port is on another address, and has no keys or no TLS.
+  // the port is on another address, and has no keys or no TLS. "/", which holds no data and asks for the key, needs none.
   std::optional<HttpRefusal> refuse(const HttpRequest& request) const;
 
   bool operator==(const HttpDoor&) const = default;

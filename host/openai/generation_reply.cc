@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/base/to_size.h"
-#include "core/base/utf8.h"
+#include "host/base/token_text.h"
 #include "host/version.h"
 
 namespace specd::host {
@@ -23,17 +23,6 @@ std::string dumped(const Ordered& json) {
   return json.dump(-1, ' ', false, Ordered::error_handler_t::replace);
 }
 
-// "\xe2\x82"
-std::string hex_bytes(std::string_view bytes) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string out;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-  }
-  return out;
-}
-
 // The characters that begin in these bytes.
 size_t n_characters(std::string_view bytes) {
   return to_size(std::count_if(bytes.begin(), bytes.end(), [](char c) {
@@ -41,16 +30,9 @@ size_t n_characters(std::string_view bytes) {
   }));
 }
 
-// The text of a token; one that is not whole characters is written "bytes:\xe2\x82".
-std::string token_text(const Engine& engine, int32_t token) {
-  const std::string_view bytes = engine.token_bytes(token);
-  return utf8_error_offset(bytes) == std::string_view::npos ? std::string(bytes)
-                                                            : "bytes:" + hex_bytes(bytes);
-}
-
 std::string token_name(const Engine& engine, const GenerationRequest& request, int32_t token) {
   return request.names_tokens_by_id ? "token_id:" + std::to_string(token)
-                                    : token_text(engine, token);
+                                    : token_text(engine.token_bytes(token));
 }
 
 // The tokens of one stretch of text, the prompt's or the answer's, with what the model gives them.
@@ -173,7 +155,7 @@ Ordered prompt_logprobs(const Engine& engine, const GenerationRequest& request,
       Ordered one;
       one["logprob"] = shown_logprob(value);
       one["rank"] = rank;
-      one["decoded_token"] = token_text(engine, token);
+      one["decoded_token"] = token_text(engine.token_bytes(token));
       tokens[std::to_string(token)] = std::move(one);
     };
     put(prompt.start.prompt_tokens[i + 1], entry.token, nullptr);

@@ -74,7 +74,7 @@ inline OrderedJson every_key() {
     "tcp": {"listen": "0.0.0.0:8443",
             "tls": {"certificate": "s.pem", "key": "s.key", "client_ca": "c.pem"}},
     "users": [{"name": "4711", "rights": ["infer"], "requests_max": 3, "waiting_max": 2, "bytes_max": "1MiB"}],
-    "http": {"listen": "127.0.0.1:9090", "api_keys_file": "keys", "tls": {"certificate": "h.pem", "key": "h.key"}, "unknown_fields": "reject", "stall_seconds": 7},
+    "http": {"listen": "127.0.0.1:9090", "api_keys_file": "keys", "tls": {"certificate": "h.pem", "key": "h.key"}, "unknown_fields": "reject", "page": true, "stall_seconds": 7},
     "kserve": {"listen": "127.0.0.1:8001", "insecure": true, "model_version": 3,
                "metrics_listen": "127.0.0.1:8002"},
     "log_level": "warn",

@@ -154,7 +154,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
       "log_level: debug\n"
       "drain_seconds: 5\n"
       "state_directory: run\n"
-      "http: {listen: '[::1]:0', api_keys_file: keys, unknown_fields: reject, stall_seconds: 7}\n"
+      "http: {listen: '[::1]:0', api_keys_file: keys, unknown_fields: reject, page: true, stall_seconds: 7}\n"
       "devices: [cuda:1]\n"
       "engine: {numerics: fast, threads: 2, tensor_parallel_size: 1, pipeline_parallel_size: 1, rank_timeout_seconds: 7, rank_bytes_max: 5GiB, isa: avx2, max_sequences: 4, step_tokens_max: 64, queue_max: 1,"
       " priority_aging_ms: 250}\n"
@@ -225,6 +225,7 @@ TEST_F(ConfigTest, every_key_arrives_where_it_belongs) {
   EXPECT_EQ(c.http->stall_seconds, 7U);
   EXPECT_EQ(c.http->api_keys_file, (folder_ / "keys").string());
   EXPECT_EQ(c.http->unknown_fields, UnknownFields::kReject);
+  EXPECT_TRUE(c.http->page);
   EXPECT_EQ(c.engine.threads, 2);
   EXPECT_EQ(c.engine.devices, std::vector<std::string>{"cuda:1"});
   EXPECT_EQ(c.engine.numerics, Numerics::kFast);

@@ -162,6 +162,38 @@ TEST(HttpApi, keys_of_the_file_open_the_api_and_nothing_else_does) {
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }
 
+TEST(HttpApi, the_page_is_there_when_it_is_asked_for_and_what_it_shows_needs_the_key) {
+  Daemon daemon;
+  daemon.write_config("", SPECD_PLUGINS, kHttp);
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  for (const char* path : {"/", "/page/state"})
+    EXPECT_EQ(http_get(daemon.http_endpoint(), path).substr(0, 12), "HTTP/1.1 404") << path;
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+
+  Daemon with_page;
+  std::ofstream(with_page.folder() / "keys") << "the-key-of-a-viewer\n";
+  ASSERT_EQ(chmod((with_page.folder() / "keys").c_str(), 0600), 0);
+  with_page.write_config("", SPECD_PLUGINS,
+                         "http: {listen: '127.0.0.1:0', api_keys_file: keys, page: true}\n");
+  ASSERT_TRUE(with_page.start()) << with_page.output();
+  const std::string endpoint = with_page.http_endpoint();
+  const std::string page = http_get(endpoint, "/");
+  EXPECT_EQ(page.substr(0, 12), "HTTP/1.1 200");
+  EXPECT_NE(page.find("content-security-policy: default-src 'none'"), std::string::npos);
+  EXPECT_NE(page.find("<body data-key=\"yes\">"), std::string::npos);
+  EXPECT_EQ(http_get(endpoint, "/page/state").substr(0, 12), "HTTP/1.1 401");
+  EXPECT_EQ(post(endpoint, "/page/follow/0", "").substr(0, 12), "HTTP/1.1 401");
+  const std::string key = "Authorization: Bearer the-key-of-a-viewer\r\n";
+  EXPECT_EQ(post(endpoint, "/page/follow/0", "", key).substr(0, 12), "HTTP/1.1 204");
+  RawClient client(endpoint);
+  ASSERT_TRUE(client.send("GET /page/state HTTP/1.1\r\nHost: " + endpoint + "\r\n" + key +
+                          "Connection: close\r\n\r\n"));
+  const auto state = parse_json(http_body(client.read_all()), "state");
+  ASSERT_TRUE(state.ok()) << state.status().text();
+  EXPECT_EQ(state.value()["state"], "ready");
+  EXPECT_EQ(with_page.stop(), 0) << with_page.output();
+}
+
 TEST(HttpApi, a_keys_file_that_others_can_read_ends_the_start_with_its_place) {
   Daemon daemon;
   std::ofstream(daemon.folder() / "keys") << "the-key-of-a-client\n";

@@ -129,6 +129,27 @@ TEST_F(HttpDoorTest, pages_of_other_sites_are_kept_out_whatever_name_they_call_t
   EXPECT_EQ(status(with_keys.value(), "/v1/models",
                    {{"host", "llm.example"}, {"authorization", std::string("Bearer ") + kKey}}),
             200u);
+  // The live page behind a proxy.
+  const auto from = [&](const std::string& origin) {
+    return status(with_keys.value(), "/page/follow/1",
+                  {{"host", "llm.example"},
+                   {"origin", origin},
+                   {"authorization", std::string("Bearer ") + kKey}});
+  };
+  EXPECT_EQ(from("https://llm.example"), 200u);
+  EXPECT_EQ(from("https://evil.example"), 403u);
+}
+
+TEST_F(HttpDoorTest, the_page_needs_no_key_but_what_it_shows_does) {
+  const auto door = HttpDoor::open("127.0.0.1", keys(std::string(kKey)));
+  ASSERT_TRUE(door.ok());
+  EXPECT_EQ(status(door.value(), "/", {{"host", "127.0.0.1:8000"}}), 200u);
+  EXPECT_EQ(status(door.value(), "/", {{"origin", "https://evil.example"}}), 403u);
+  EXPECT_EQ(status(door.value(), "/page/state", {{"host", "127.0.0.1:8000"}}), 401u);
+  const auto without = HttpDoor::open("127.0.0.1", "");
+  EXPECT_EQ(status(without.value(), "/", {{"host", "evil.example"}}), 403u);
+  const auto elsewhere = HttpDoor::open("10.0.0.1", "");
+  EXPECT_EQ(status(elsewhere.value(), "/", {}), 403u);
 }
 
 TEST_F(HttpDoorTest, other_addresses_need_tls_and_keys_for_the_api) {
