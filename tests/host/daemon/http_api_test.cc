@@ -185,10 +185,13 @@ TEST(HttpApi, the_page_is_there_when_it_is_asked_for_and_what_it_shows_needs_the
   EXPECT_EQ(post(endpoint, "/page/follow/0", "").substr(0, 12), "HTTP/1.1 401");
   const std::string key = "Authorization: Bearer the-key-of-a-viewer\r\n";
   EXPECT_EQ(post(endpoint, "/page/follow/0", "", key).substr(0, 12), "HTTP/1.1 204");
-  RawClient client(endpoint);
-  ASSERT_TRUE(client.send("GET /page/state HTTP/1.1\r\nHost: " + endpoint + "\r\n" + key +
-                          "Connection: close\r\n\r\n"));
-  const auto state = parse_json(http_body(client.read_all()), "state");
+  const auto ask = [&] {
+    RawClient client(endpoint);
+    client.send("GET /page/state HTTP/1.1\r\nHost: " + endpoint + "\r\n" + key +
+                "Connection: close\r\n\r\n");
+    return client.read_all();
+  };
+  const auto state = parse_json(http_body(ask()), "state");
   ASSERT_TRUE(state.ok()) << state.status().text();
   EXPECT_EQ(state.value()["state"], "ready");
   EXPECT_EQ(with_page.stop(), 0) << with_page.output();

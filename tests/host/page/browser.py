@@ -119,6 +119,7 @@ class Browser:
 
     def screenshot(self, path):
         self.ask("Emulation.setScrollbarsHidden", hidden=True)
+        self.rest_for(0.2)
         data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
         self.ask("Emulation.setScrollbarsHidden", hidden=False)
         with open(path, "wb") as file:
