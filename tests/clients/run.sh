@@ -2,7 +2,7 @@
 # Real clients, in pinned versions, against a real daemon with the small model of this tree (tests/clients/README.md):
 #
 #   bash tests/clients/run.sh                  all
-#   bash tests/clients/run.sh openai lm_eval   some of: curl openai lm_eval aiperf triton genai_perf
+#   bash tests/clients/run.sh openai lm_eval   some of: curl openai lm_eval aiperf triton genai_perf page
 #
 # Installs packages from Debian and PyPI at first, into $SPECD_CLIENTS_CACHE (build/clients). The daemon and its
 # clients then run in a network namespace of their own: the ports of Triton's tutorial are free there, and nothing can
@@ -11,7 +11,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . host/install_deps.sh
 
-all=(curl openai lm_eval aiperf triton genai_perf)
+all=(curl openai lm_eval aiperf triton genai_perf page)
 clients=("$@")
 if [ $# -eq 0 ]; then clients=("${all[@]}"); fi
 for client in "${clients[@]}"; do
@@ -36,12 +36,12 @@ environment() {
 
 if [ "${SPECD_CLIENTS_ALONE:-}" != yes ]; then
   step "Packages (${clients[*]})"
-  # libb64 is for perf_analyzer.
-  specd_install "${specd_build_packages[@]}" python3 python3-venv iproute2 curl jq libb64-0d || exit 1
+  # libb64 is for perf_analyzer, chromium for the live page.
+  specd_install "${specd_build_packages[@]}" python3 python3-venv iproute2 curl jq libb64-0d chromium || exit 1
   specd_continue_as_owner bash tests/clients/run.sh "$@"
   mkdir -p "$cache"
   for client in "${clients[@]}"; do
-    if [ "$client" = curl ]; then continue; fi
+    case "$client" in curl | page) continue ;; esac
     environment "$client" || { echo "tests/clients: $client cannot be installed" >&2; exit 1; }
   done
   step "Build (build/cpu)"
@@ -126,11 +126,11 @@ try() {
   table+=("$(printf '%-11s %s (%d s)' "$name" "$result" $((SECONDS - start)))")
 }
 for client in "${clients[@]}"; do
-  if [ "$client" = curl ]; then
-    try curl bash tests/clients/curl.sh
-  else
-    try "$client" "$cache/$client/bin/python" "tests/clients/${client}_client.py"
-  fi
+  case "$client" in
+    curl) try curl bash tests/clients/curl.sh ;;
+    page) try page /usr/bin/python3 tests/host/page/page_test.py build/cpu/bin/specd ;;  # has a daemon of its own
+    *) try "$client" "$cache/$client/bin/python" "tests/clients/${client}_client.py" ;;
+  esac
 done
 try books /usr/bin/python3 tests/clients/books.py
 
