@@ -7,13 +7,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+
+#include "core/base/check.h"
 
 namespace specd::host {
 
 template <size_t kBytes>
 std::array<uint8_t, kBytes> random_bytes() {
+  static_assert(kBytes <= 256, "more may be cut short");
   std::array<uint8_t, kBytes> value{};
-  [[maybe_unused]] const ssize_t unused = getrandom(value.data(), value.size(), 0);
+  SPECD_CHECK(getrandom(value.data(), value.size(), 0) == std::ssize(value), "getrandom() failed");
   return value;
 }
 

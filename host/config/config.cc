@@ -32,7 +32,6 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
 
-// What the keys of the sockets and of their users cannot say alone.
 Status check_kserve(const Config& config) {
   const KserveOptions& kserve = *config.kserve;
   if (kserve.socket_path.empty() && !is_loopback(kserve.address))
@@ -52,6 +51,8 @@ Status check_kserve(const Config& config) {
             "expected a socket of its own; " + kserve.socket_path + " serves specd's protocol"};
   return Status();
 }
+
+// What the keys of the sockets and of their users cannot say alone.
 Status check_doors(const Config& config) {
   if (config.control.has_value() && config.control->socket_path == config.socket_path)
     return {Code::kInvalidArgument, "control.listen",

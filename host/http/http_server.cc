@@ -52,6 +52,7 @@ constexpr uint32_t kHeaderBytesMax = 8 << 10;
 constexpr size_t kReadBytesMax = 16 << 10;
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr std::chrono::milliseconds kCloseRetry{100};
+constexpr std::chrono::milliseconds kCancelRetry{20};
 
 using Response = http::response<http::string_body>;
 
@@ -168,7 +169,11 @@ class HttpStream {
     if (tls == nullptr) return;
     SSL_CTX_up_ref(tls.get());  // for the context, which gives it back
     asio::ssl::context context(tls.get());
-    tls_.emplace(plain_, context);
+    try {
+      tls_.emplace(plain_, context);
+    } catch (const boost::system::system_error&) {  // OpenSSL has no memory
+      throw std::bad_alloc();
+    }
   }
 
   executor_type get_executor() { return plain_.get_executor(); }
@@ -186,6 +191,11 @@ class HttpStream {
     } else {
       plain_.async_read_some(buffers, std::forward<Handler>(handler));
     }
+  }
+  // Below TLS.
+  template <typename Buffers, typename Handler>
+  void async_read_raw(const Buffers& buffers, Handler&& handler) {
+    plain_.async_read_some(buffers, std::forward<Handler>(handler));
   }
   template <typename Buffers, typename Handler>
   void async_write_some(const Buffers& buffers, Handler&& handler) {
@@ -532,12 +542,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void write_part(const std::string& part, Done done) {
+    // No chunk, which would be the last one, and no write: TLS cannot write nothing while it reads.
+    if (part.empty()) return done ? done(true) : void();
     push({is_chunked_ ? chunk(part) : part, std::move(done)});
   }
 
   void finish_parts() {
     is_finishing_ = true;
-    push({is_chunked_ ? "0\r\n\r\n" : "", {}});
+    if (is_chunked_) return push({"0\r\n\r\n", {}});
+    if (parts_.empty()) complete();  // else once they are written
   }
 
   void push(Part part) {
@@ -589,11 +602,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
     gone_ = nullptr;
     error_code ignored;
     idle_timer_.cancel(ignored);
-    if (is_watching_) {
-      stream_.cancel();  // next() follows
-    } else {
-      next();
-    }
+    if (!is_watching_) return next();
+    guarded([&] { stop_watching(); });
+  }
+
+  // next() follows. TLS may just have begun to read the rest of a record, so it is told again.
+  void stop_watching() {
+    stream_.cancel();
+    if (!stream_.has_tls()) return;
+    idle_timer_.expires_after(kCancelRetry);
+    idle_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error && self->is_watching_ && !self->has_request_)
+        self->guarded([&] { self->stop_watching(); });
+    });
   }
 
   void next() {
@@ -623,18 +644,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
     is_hanging_up_ = true;
     stream_.expires_after(shared_.limits.time_limit);
     // Without TLS's own goodbye the client could not tell the end from a cut.
-    if (stream_.has_tls()) return stream_.async_shutdown([self = shared_from_this()] {});
+    if (stream_.has_tls())
+      return stream_.async_shutdown([self = shared_from_this()] { self->half_close(); });
+    half_close();
+  }
+  void half_close() {
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.expires_after(shared_.limits.time_limit);
     if (shared_.places.wait(shared_from_this())) drain();  // else a new connection has its place
   }
   void drain() {
     buffer_.consume(buffer_.size());
-    stream_.async_read_some(buffer_.prepare(kHeaderBytesMax),
-                            [self = shared_from_this()](const error_code& error, size_t n) {
-                              self->drained_ += n;
-                              if (!error && self->drained_ < kDrainBytesMax) self->drain();
-                            });
+    stream_.async_read_raw(buffer_.prepare(kHeaderBytesMax),
+                           [self = shared_from_this()](const error_code& error, size_t n) {
+                             self->drained_ += n;
+                             if (!error && self->drained_ < kDrainBytesMax) self->drain();
+                           });
   }
 
   // Its seat, which it leaves behind its other members: then HttpServer may end the context that they use.

@@ -1,9 +1,14 @@
 #include "host/http/http_status.h"
 
+#include <string_view>
+
+#include "core/base/utf8.h"
+
 namespace specd::host {
 namespace {
 
 constexpr char kRetrySeconds[] = "1";
+constexpr size_t kTextBytesMax = 2048;
 
 }  // namespace
 
@@ -33,6 +38,13 @@ unsigned http_status(const Status& status) {
       return 500;
   }
   return 500;
+}
+
+std::string error_text(const std::string& text) {
+  if (text.size() <= kTextBytesMax) return text;
+  std::string kept;
+  utf8_append_lossy(std::string_view(text).substr(0, kTextBytesMax), false, kept);
+  return kept + "...";
 }
 
 void add_status_headers(HttpAnswer& answer) {

@@ -31,9 +31,10 @@ Words words_of(unsigned status) {
 std::string object_of(unsigned status, const std::string& message, const std::string& field) {
   const Words words = words_of(status);
   nlohmann::ordered_json error;
-  error["message"] = message;
+  error["message"] = error_text(message);
   error["type"] = words.type;
-  error["param"] = field.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(field);
+  error["param"] =
+      field.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(error_text(field));
   error["code"] =
       words.code == nullptr ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(words.code);
   if (status == 404 && field == "model") error["code"] = "model_not_found";

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <functional>
+#include <iterator>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -113,10 +114,10 @@ class StreamInfer final
     const MutexLock lock(mutex_);
     if (!begun.ok()) {
       // Not even an error can be told.
-      has_read_all_ = true;
+      has_read_all_ = has_no_memory_ = true;
       return finish_if_done();
     }
-    request_.Clear();
+    ModelInferRequest().Swap(&request_);  // Clear() would keep its memory
     is_reading_ = false;
     read_on();
   }
@@ -199,7 +200,8 @@ class StreamInfer final
 
   // Starts what request_ asks for, or says why not.
   Status begin() {
-    const std::string id = request_.id();
+    // One that is refused is not told again: it may have megabytes.
+    const std::string id = check_infer_id(request_.id()).ok() ? request_.id() : "";
     Result<Caller::Place> place = caller_.take_place(request_.ByteSizeLong());
     Result<KserveRequest> asked = place.ok()
                                       ? request_from_kserve(request_, model_, random_number())
@@ -261,26 +263,30 @@ class StreamInfer final
     finish_if_done();
   }
 
-  // The client is gone: nothing more is written, and every call ends.
+  // The client is gone: nothing more is written, and every call ends. Needs no memory.
   void leave() {
-    std::vector<std::shared_ptr<InferCall>> open;
-    std::deque<Unsent> dropped;
+    std::list<Unsent> dropped;
     {
       const MutexLock lock(mutex_);
       is_gone_ = true;
-      for (const auto& [number, call] : calls_) {
-        if (call != nullptr) open.push_back(call);
-      }
       // gRPC has the first one until OnWriteDone().
-      while (unsent_.size() > (is_writing_ ? 1 : 0)) {
-        dropped.push_back(std::move(unsent_.back()));
-        unsent_.pop_back();
-      }
+      const auto first = is_writing_ ? std::next(unsent_.begin()) : unsent_.begin();
+      dropped.splice(dropped.end(), unsent_, first, unsent_.end());
     }
     for (const Unsent& each : dropped) {
       if (each.done) each.done(false);
     }
-    for (const auto& call : open) call->disconnect();
+    uint64_t last = 0;
+    while (const auto call = call_after(last)) call->disconnect();
+  }
+  // The first call behind this number, which it becomes; null when there is none.
+  std::shared_ptr<InferCall> call_after(uint64_t& number) {
+    const MutexLock lock(mutex_);
+    auto found = calls_.upper_bound(number);
+    while (found != calls_.end() && found->second == nullptr) ++found;
+    if (found == calls_.end()) return nullptr;
+    number = found->first;
+    return found->second;
   }
 
   void write_on() SPECD_REQUIRES(mutex_) {
@@ -296,7 +302,8 @@ class StreamInfer final
   void finish_if_done() SPECD_REQUIRES(mutex_) {
     if (has_finished_ || !has_read_all_ || !calls_.empty() || !unsent_.empty()) return;
     has_finished_ = true;
-    Finish(grpc::Status::OK);
+    Finish(has_no_memory_ ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no memory")
+                          : grpc::Status::OK);
   }
 
   Engine& engine_;
@@ -306,12 +313,13 @@ class StreamInfer final
   grpc::CallbackServerContext& context_;
   ModelInferRequest request_;  // borrowed by gRPC while is_reading_
   Mutex mutex_;
-  std::deque<Unsent> unsent_ SPECD_GUARDED_BY(mutex_);  // gRPC borrows the first while is_writing_
+  std::list<Unsent> unsent_ SPECD_GUARDED_BY(mutex_);  // gRPC borrows the first while is_writing_
   std::map<uint64_t, std::shared_ptr<InferCall>> calls_ SPECD_GUARDED_BY(mutex_);  // that run
   uint64_t last_number_ SPECD_GUARDED_BY(mutex_) = 0;
   bool is_reading_ SPECD_GUARDED_BY(mutex_) = true, is_writing_ SPECD_GUARDED_BY(mutex_) = false;
   bool has_read_all_ SPECD_GUARDED_BY(mutex_) = false, is_gone_ SPECD_GUARDED_BY(mutex_) = false;
-  bool has_finished_ SPECD_GUARDED_BY(mutex_) = false;
+  bool has_finished_ SPECD_GUARDED_BY(mutex_) = false, has_no_memory_
+                                                       SPECD_GUARDED_BY(mutex_) = false;
 };
 
 void set_duration(inference::StatisticDuration& to, const InferStatistics::Duration& from) {
@@ -463,7 +471,8 @@ grpc::ServerUnaryReactor* KserveService::ModelInfer(Caller& caller,
           ? within_memory([&] { return request_from_kserve(*wire, model_, random_number()); })
           : Result<KserveRequest>(place.status());
   // gRPC keeps the message until the call ends. Its text may have megabytes, and is not read again.
-  const_cast<ModelInferRequest*>(wire)->Clear();
+  // Clear() would keep its memory.
+  ModelInferRequest().Swap(const_cast<ModelInferRequest*>(wire));
   if (asked.ok() && asked.value().request.is_stream.value_or(false))
     asked = Status(Code::kInvalidArgument, "stream",
                    "ModelInfer has one response; use ModelStreamInfer");

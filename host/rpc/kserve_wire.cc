@@ -14,6 +14,8 @@ namespace {
 using inference::ModelInferRequest;
 using inference::ModelInferResponse;
 
+constexpr size_t kKserveBytesMax = size_t{8} << 20;
+
 template <typename List>
 Json list_of(const List& values) {
   Json list = Json::array();
@@ -32,6 +34,9 @@ Result<Json> values_of_contents(const TensorSpec& spec, size_t count,
                 contents.int64_contents_size() + contents.uint_contents_size() +
                 contents.uint64_contents_size() + contents.fp32_contents_size() +
                 contents.fp64_contents_size() + contents.bytes_contents_size();
+  if (n < 0 || static_cast<size_t>(n) != count)
+    return wrong("expected " + std::to_string(count) + " elements of " + datatype_name(spec.type) +
+                 ", found " + std::to_string(n));
   Json values;
   switch (spec.type) {
     case Datatype::kBool:
@@ -57,10 +62,9 @@ Result<Json> values_of_contents(const TensorSpec& spec, size_t count,
       break;
     }
   }
-  if (values.size() != count || static_cast<size_t>(n) != count)
-    return wrong("expected " + std::to_string(count) + " elements of " + datatype_name(spec.type) +
-                 " and no others, found " + std::to_string(values.size()) + " of " +
-                 std::to_string(n));
+  if (values.size() != count)
+    return wrong("expected elements of " + std::string(datatype_name(spec.type)) +
+                 ", found those of another type");
   return values;
 }
 
@@ -118,6 +122,11 @@ Result<Json> values_of(const ModelInferRequest& wire, const TritonModel& model) 
 
 Result<KserveRequest> request_from_kserve(const ModelInferRequest& wire, const TritonModel& model,
                                           uint64_t seed) {
+  // A message can need far more memory than it has bytes: empty tensors take 2 bytes each.
+  if (const size_t held = wire.SpaceUsedLong(); held > kKserveBytesMax)
+    return Status(Code::kInvalidArgument, "expected a request that takes at most " +
+                                              std::to_string(kKserveBytesMax) +
+                                              " bytes in memory, found " + std::to_string(held));
   SPECD_OK_OR_RETURN(model.check(wire.model_name(), wire.model_version()));
   SPECD_TRY(const Json values, values_of(wire, model));
   KserveRequest asked;

@@ -312,8 +312,6 @@ Result<std::shared_ptr<const TlsKeys::Read>> TlsKeys::read() const {
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
-  // receive() looks at what came without data itself, so that nobody is busy with one client alone.
-  SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
   SSL_CTX_set_max_cert_list(context, kClientChainBytesMax);
   // Each connection shows its certificate anew: an earlier one may have been checked by other rules.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
@@ -325,6 +323,8 @@ Result<std::shared_ptr<const TlsKeys::Read>> TlsKeys::read() const {
   if (files_.client_ca.empty()) {
     SSL_CTX_set_alpn_select_cb(context, choose<kHttp1>, nullptr);
   } else {
+    // receive() looks at what came without data itself, so that nobody is busy with one client alone.
+    SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
     SSL_CTX_set_alpn_select_cb(context, choose<kHttp2>, nullptr);
     SPECD_TRY(client_ca, read_pem("client_ca", files_.client_ca));

@@ -1,6 +1,7 @@
 #include "host/triton/front.h"
 
 #include <algorithm>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -63,15 +64,16 @@ class EventStream final : public InferSink {
   EventStream(Reply reply, HttpFields headers, Make make)
       : reply_(std::move(reply)), headers_(std::move(headers)), make_(std::move(make)) {}
   void respond(const InferOutputs& outputs, bool is_last, std::function<void(bool)> done) override {
-    write(make_(outputs), std::move(done));
-    if (is_last) reply_->finish();
+    if (!is_last) return write(make_(outputs), std::move(done));
+    end(make_(outputs));
+    done(true);
   }
   void fail(const Status& status, std::function<void(bool)> done) override {
     if (has_begun_) {
-      write(triton_error(status).body, std::move(done));
-      return reply_->finish();
+      end(triton_error(status).body);
+    } else {
+      reply_->answer(triton_error(status));
     }
-    reply_->answer(triton_error(status));
     done(true);
   }
 
@@ -86,10 +88,17 @@ class EventStream final : public InferSink {
     reply_->write(std::move(event), std::move(done));
   }
 
+  // May be called again when there was no memory for all of it.
+  void end(const std::string& json) {
+    if (!has_last_) write(json, [](bool) {});
+    has_last_ = true;
+    reply_->finish();
+  }
+
   const Reply reply_;
   const HttpFields headers_;
   const Make make_;
-  bool has_begun_ = false;
+  bool has_begun_ = false, has_last_ = false;
 };
 
 Json generated(const TritonModel& model, const std::string& id, const InferOutputs& outputs) {
@@ -114,7 +123,7 @@ bool is_triton_path(std::string_view path) { return path == "/v2" || path.starts
 
 HttpAnswer triton_error(const Status& status) {
   Json body = Json::object();
-  body["error"] = status.text();
+  body["error"] = error_text(status.text());
   HttpAnswer answer{
       .status = http_status(status), .content_type = kJsonType, .body = text_of(body)};
   add_status_headers(answer);
@@ -163,9 +172,14 @@ struct TritonFront::Served {
 
   void start(InferRequest request, std::shared_ptr<InferSink> sink, const Reply& reply) const {
     const auto call = calls.start(std::move(request), kHttpClient, std::move(sink));
-    reply->when_gone([weak = std::weak_ptr(call)] {
-      if (const auto there = weak.lock()) there->disconnect();
-    });
+    try {
+      reply->when_gone([weak = std::weak_ptr(call)] {
+        if (const auto there = weak.lock()) there->disconnect();
+      });
+    } catch (const std::bad_alloc&) {
+      call->disconnect();
+      throw;
+    }
   }
 
   Result<InferRequest> read_generate(const HttpRequest& http, bool is_stream) const {

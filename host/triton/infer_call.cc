@@ -1,6 +1,7 @@
 #include "host/triton/infer_call.h"
 
 #include <map>
+#include <new>
 #include <numeric>
 #include <variant>
 
@@ -31,9 +32,11 @@ class InferIds {
     for (auto each = begin; each != end; ++each) found.push_back(each->second);
     return found;
   }
-  void remove(const std::string& engine_id) {
+  void remove(uint64_t client, const std::string& id, const std::string& engine_id) {
     const MutexLock lock(mutex_);
-    std::erase_if(by_client_, [&](const auto& each) { return each.second == engine_id; });
+    auto [each, end] = by_client_.equal_range(std::pair(client, id));
+    while (each != end && each->second != engine_id) ++each;
+    if (each != end) by_client_.erase(each);
   }
 
  private:
@@ -54,8 +57,8 @@ std::shared_ptr<InferCall> InferCalls::start(InferRequest request, uint64_t clie
   request.request.id = asked.id;
   const SessionOptions options{
       .client = client, .return_prompt_tokens = false, .time_left = request.time_left};
-  const auto call = std::make_shared<InferCall>(engine_.model().page_tokens, std::move(request),
-                                                std::move(sink), ids_);
+  const auto call = std::make_shared<InferCall>(engine_.model().page_tokens, client,
+                                                std::move(request), std::move(sink), ids_);
   const InferRequest& kept = call->asked_;
   if (kept.cancels) {
     for (const std::string& each : ids_->of(client, kept.id)) sessions_.cancel(each, client);
@@ -72,16 +75,17 @@ std::shared_ptr<InferCall> InferCalls::start(InferRequest request, uint64_t clie
   return call;
 }
 
-InferCall::InferCall(int32_t page_tokens, InferRequest asked, std::shared_ptr<InferSink> sink,
-                     std::shared_ptr<InferIds> ids)
+InferCall::InferCall(int32_t page_tokens, uint64_t client, InferRequest asked,
+                     std::shared_ptr<InferSink> sink, std::shared_ptr<InferIds> ids)
     : page_tokens_(page_tokens),
+      client_(client),
       asked_(std::move(asked)),
       arrived_ns_(now_ns()),
       sink_(std::move(sink)),
       ids_(std::move(ids)) {}
 
 InferCall::~InferCall() {
-  if (!asked_.id.empty()) ids_->remove(asked_.request.id);
+  if (!asked_.id.empty()) ids_->remove(client_, asked_.id, asked_.request.id);
 }
 
 std::shared_ptr<Session> InferCall::session() {
@@ -105,14 +109,22 @@ void InferCall::write(SessionOutput output) {
   } else if (auto* const piece = std::get_if<SessionText>(&output)) {
     // The last piece waits for the figures that go with it.
     const bool is_last = piece->finish != FinishReason::kNone;
-    std::string text = text_ + piece->text;
     const bool is_sent = asked_.is_stream.value_or(false) && !is_last && !piece->text.empty();
-    if (is_sent) sink_->respond({{"text_output", text}}, false, sent);
+    const size_t n_before = text_.size();
+    text_ += piece->text;
+    if (is_sent) {
+      try {
+        sink_->respond({{"text_output", text_}}, false, sent);
+      } catch (const std::bad_alloc&) {
+        text_.resize(n_before);  // this piece comes again
+        throw;
+      }
+      text_.clear();
+    }
     logprob_ = std::accumulate(piece->logprobs.token.begin(), piece->logprobs.token.end(), logprob_,
                                [](double sum, float each) { return sum + double{each}; });
     last_.finish = piece->finish;
     last_.stop = piece->stop;
-    text_ = is_sent ? std::string() : std::move(text);
     if (is_sent) return;
   } else if (auto* const finish = std::get_if<SessionFinish>(&output)) {
     usage_ = std::move(finish->usage);

@@ -57,8 +57,8 @@ class InferCalls {
 
 class InferCall final : public SessionReader, public std::enable_shared_from_this<InferCall> {
  public:
-  InferCall(int32_t page_tokens, InferRequest asked, std::shared_ptr<InferSink> sink,
-            std::shared_ptr<InferIds> ids);
+  InferCall(int32_t page_tokens, uint64_t client, InferRequest asked,
+            std::shared_ptr<InferSink> sink, std::shared_ptr<InferIds> ids);
   ~InferCall();
   InferCall(const InferCall&) = delete;
   InferCall& operator=(const InferCall&) = delete;
@@ -75,6 +75,7 @@ class InferCall final : public SessionReader, public std::enable_shared_from_thi
   std::shared_ptr<Session> session();
 
   const int32_t page_tokens_;
+  const uint64_t client_;
   const InferRequest asked_;  // of its request only the id and the stop strings
   const uint64_t arrived_ns_;
   const std::shared_ptr<InferSink> sink_;

@@ -114,7 +114,9 @@ Json body_of(Fields& fields) {
   return body;
 }
 
-Status check_id(const std::string& id) {
+}  // namespace
+
+Status check_infer_id(const std::string& id) {
   if (id.size() > kIdBytesMax)
     return {Code::kInvalidArgument, "id",
             "expected at most " + std::to_string(kIdBytesMax) + " bytes, found " +
@@ -124,10 +126,8 @@ Status check_id(const std::string& id) {
   return Status();
 }
 
-}  // namespace
-
 Result<InferRequest> read_infer(const Json& values, const std::string& id, uint64_t seed) {
-  SPECD_OK_OR_RETURN(check_id(id));
+  SPECD_OK_OR_RETURN(check_infer_id(id));
   SPECD_TRY(const Named named, name_values(values));
   Fields fields(named.values);
   InferRequest out;

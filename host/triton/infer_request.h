@@ -33,6 +33,9 @@ struct InferRequest {
 // with the client's name of the value.
 Result<InferRequest> read_infer(const Json& values, const std::string& id, uint64_t seed);
 
+// Whether a client may call a request so: at most 96 printable characters, or none.
+Status check_infer_id(const std::string& id);
+
 // The name of a value in an error by the engine, as clients know it.
 Status in_words_of_infer(const Status& status);
 

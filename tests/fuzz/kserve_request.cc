@@ -7,7 +7,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   inference::ModelInferRequest wire;
   if (!wire.ParseFromArray(data, static_cast<int>(size))) return 0;
   wire.set_model_name("m");
-  wire.clear_model_version();
   const auto read = host::request_from_kserve(wire, {.name = "m", .version = "1"}, 1);
   fuzz::check_message(read.status(), "");
   if (!read.ok()) return 0;

@@ -114,6 +114,28 @@ TEST_F(HttpTlsTest, answers_and_streams_are_the_same_and_their_end_is_told) {
   EXPECT_EQ(daemon_.stop(), 0) << daemon_.output();
 }
 
+TEST_F(HttpTlsTest, a_stream_without_chunks_ends_with_the_connection) {
+  std::string bytes = request(body_of(40, true));
+  bytes.replace(bytes.find("HTTP/1.1"), 8, "HTTP/1.0");
+  const std::string answer = ask(bytes);
+  EXPECT_EQ(answer.find("Transfer-Encoding"), std::string::npos) << answer;
+  EXPECT_TRUE(answer.ends_with("data: [DONE]\n\n")) << answer;
+  EXPECT_EQ(text_of(answer), text_of(ask(request(body_of(40, true)))));
+  EXPECT_EQ(daemon_.stop(), 0) << daemon_.output();
+}
+
+TEST_F(HttpTlsTest, a_refusal_arrives_while_the_body_is_still_being_sent) {
+  for (int i = 0; i < 20; ++i) {
+    TlsClient client(endpoint_, nullptr);
+    ASSERT_TRUE(client.is_connected());
+    const std::string body(600'000, 'x');
+    client.send(request(body, "not-a-key-of-this-server"));
+    EXPECT_EQ(client.read_all().substr(0, 12), "HTTP/1.1 401");
+    EXPECT_TRUE(client.has_ended());
+  }
+  EXPECT_EQ(daemon_.stop(), 0) << daemon_.output();
+}
+
 TEST_F(HttpTlsTest, a_reload_takes_over_new_keys_and_certificates) {
   constexpr char kNew[] = "another-key-of-a-client";
   const std::string body = body_of(1, false);
