@@ -57,8 +57,8 @@ std::shared_ptr<InferCall> InferCalls::start(InferRequest request, uint64_t clie
   request.request.id = asked.id;
   const SessionOptions options{
       .client = client, .return_prompt_tokens = false, .time_left = request.time_left};
-  const auto call = std::make_shared<InferCall>(engine_.model().page_tokens, client,
-                                                std::move(request), std::move(sink), ids_);
+  auto call = std::make_shared<InferCall>(engine_.model().page_tokens, client, std::move(request),
+                                          std::move(sink), ids_);
   const InferRequest& kept = call->asked_;
   if (kept.cancels) {
     for (const std::string& each : ids_->of(client, kept.id)) sessions_.cancel(each, client);
