@@ -47,10 +47,10 @@ def value_of(row, measure):
 
 def new_plot(height=2.5, left=0.47, bottom=0.43):
     """Sizes in inches; a phone shows the width as it is, others show it larger."""
-    width, margin = 3.7, 0.08
+    width, top, right = 3.7, 0.08, 0.2  # half of a tick's label may lie beyond the axis
     figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((left / width, bottom / height, (width - left - margin) / width,
-                            (height - bottom - margin) / height))
+    axes = figure.add_axes((left / width, bottom / height, (width - left - right) / width,
+                            (height - bottom - top) / height))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -157,7 +157,7 @@ def dot_plot(name, title, lines, levels, measure):
             height += 0.9
         height += 0.8
     inches = 0.4 + 0.14 * height
-    figure, axes = new_plot(inches, 0.12, 0.28)
+    figure, axes = new_plot(inches, 0.2, 0.28)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.set_yticks([])
     for place, text in names:
