@@ -74,7 +74,8 @@ Status add_file(const RepositoryModel& model, bool has_option, ModelPlaces& plac
             is_yaml ? parse_yaml(text, model.file) : read_json(std::move(text), model.file));
   if (has_option)
     std::erase_if(theirs.items, [](const YamlNode& item) {
-      return item.key == "speculative_config" || item.key == "speculative_model";
+      return item.key.starts_with("speculative_") || item.key == "num_speculative_tokens" ||
+             item.key.starts_with("ngram_prompt_lookup_");
     });
   const Value value{.node = theirs, .file = model.file};
   return is_yaml ? add_llm_api_model(value, places, unknown, root)
@@ -120,17 +121,18 @@ Surroundings surroundings_of_process() {
   if (const std::string socket = variable("SPECD_SOCKET"); !socket.empty())
     made.socket = fs::absolute(socket, unused).string();
   for (const char* folder : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"})
-    if (made.socket.empty() && variable(folder).starts_with('/'))
-      made.socket = variable(folder) + "/specd.sock";
+    // Of several folders the first.
+    if (const std::string first = variable(folder).substr(0, variable(folder).find(':'));
+        made.socket.empty() && first.starts_with('/'))
+      made.socket = first + "/specd.sock";
   if (made.socket.empty()) made.socket = "/tmp/specd-" + std::to_string(geteuid()) + ".sock";
   const fs::path program = fs::read_symlink("/proc/self/exe", unused).parent_path().parent_path();
-  const fs::path built = program / "plugins";
-  made.plugins = (fs::is_directory(built, unused) ? built : program / "lib/specd/plugins").string();
+  const fs::path installed = program / "lib/specd/plugins";
+  made.plugins = (fs::is_directory(installed, unused) ? installed : program / "plugins").string();
   return made;
 }
 
 Result<Config> load(const LoadOptions& options, const Surroundings& surroundings) {
-  const auto again = [options, surroundings] { return load(options, surroundings); };
   if (options.model_repository.empty() && options.speculative_config.empty()) {
     return load_config(options.config, options.overrides);
   }
@@ -138,6 +140,7 @@ Result<Config> load(const LoadOptions& options, const Surroundings& surroundings
   UnknownKeys in_file{.are_errors = options.is_strict}, in_option{.are_errors = options.is_strict};
   YamlNode root;
   std::string file = options.config, notice;
+  LoadOptions again = options;
   if (options.model_repository.empty()) {
     SPECD_TRY(const std::string text, read_text_file(file, kYamlBytesMax));
     SPECD_TRY(root, parse_yaml(text, file));
@@ -148,6 +151,7 @@ Result<Config> load(const LoadOptions& options, const Surroundings& surroundings
     SPECD_OK_OR_RETURN(add_file(model, !options.speculative_config.empty(), places, in_file, root));
     file = model.file;
     notice = model.notice;
+    again.load_model = model.name + "/" + model.version;  // a newer version is for the next start
   }
   places.repository.clear();  // the option is not in the repository
   if (!options.speculative_config.empty() && root.kind == YamlNode::Kind::kMap)
@@ -157,7 +161,7 @@ Result<Config> load(const LoadOptions& options, const Surroundings& surroundings
   SPECD_TRY(Config config, load_tree(std::move(root), file));
   if (!notice.empty()) config.warnings.push_back(notice);
   add_warning(in_file, file, in_option, config);
-  config.read_again = again;
+  config.read_again = [again, surroundings] { return load(again, surroundings); };
   return config;
 }
 

@@ -34,7 +34,8 @@ constexpr char kAbout[] = "specd: LLM inference with speculative decoding from p
 constexpr char kNotes[] =
     "\n"
     "The environment overrides the file, --set overrides both: SPECD__ENGINE__THREADS=2 and\n"
-    "--set engine.threads=2. Relative paths are relative to the file, wherever they are given.\n"
+    "--set engine.threads=2. Relative paths are relative to the file, wherever they are given; those in\n"
+    "--speculative-config are relative to the working directory.\n"
     "\n"
     "Exit codes: 0 fine, 1 could not load, listen or print, 2 wrong command line,\n"
     "            3 wrong configuration, 4 stopped, but had to cut requests or a plugin that hung,\n"

@@ -534,5 +534,34 @@ TEST_F(Load, a_reload_reads_their_files_again) {
   EXPECT_EQ(again.value().engine.routes.front().draft_nodes_max, 5);
 }
 
+TEST_F(Load, the_option_replaces_every_older_word_of_the_file) {
+  const std::string target = folder_.download("org/target").string();
+  folder_.write_json(R"({"model": ")" + target + R"(", "speculative_model": "[ngram]",
+      "speculative_draft_tensor_parallel_size": 1, "num_speculative_tokens": 5, "ngram_prompt_lookup_max": 4})");
+  LoadOptions options;
+  options.is_strict = true;
+  options.speculative_config = R"({"method": "ngram", "num_speculative_tokens": 3})";
+  const Result<Config> config = folder_.load_repository(options);
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  EXPECT_EQ(config.value().engine.routes.front().draft_nodes_max, 3);
+}
+
+TEST_F(Load, a_reload_keeps_the_version_that_was_started) {
+  folder_.write("repository/llama/1/model.yaml", kTutorialEagle3);
+  const Result<Config> config = folder_.load_repository();
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  folder_.write("repository/llama/2/model.yaml", kTutorialEagle3);
+  Result<Config> again = config.value().read_again();
+  for (const int round : {1, 2}) {
+    ASSERT_TRUE(again.ok()) << again.status().text();
+    EXPECT_EQ(again.value().model_version(), 1) << round;
+    const auto read = again.value().read_again;  // of a configuration that goes
+    again = read();
+  }
+  const Result<Config> fresh = folder_.load_repository();
+  ASSERT_TRUE(fresh.ok()) << fresh.status().text();
+  EXPECT_EQ(fresh.value().model_version(), 2);
+}
+
 }  // namespace
 }  // namespace specd::host
