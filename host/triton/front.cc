@@ -1,12 +1,10 @@
 #include "host/triton/front.h"
 
-#include <algorithm>
 #include <new>
 #include <string_view>
 #include <utility>
 
 #include "core/base/json.h"
-#include "core/base/quote.h"
 #include "host/base/fields.h"
 #include "host/base/out_of_memory.h"
 #include "host/base/random_bytes.h"
@@ -34,6 +32,15 @@ std::string text_of(const auto& json) {
 }
 HttpAnswer json_answer(const auto& body) {
   return {.content_type = kJsonType, .body = text_of(body)};
+}
+
+HttpAnswer error_answer_of(unsigned status, const std::string& text) {
+  Json body = Json::object();
+  body["error"] = text;
+  HttpAnswer answer = json_answer(body);
+  answer.status = status;
+  add_status_headers(answer);
+  return answer;
 }
 
 // ---- responses ----
@@ -122,25 +129,14 @@ Ordered duration_json(const InferStatistics::Duration& duration) {
 bool is_triton_path(std::string_view path) { return path == "/v2" || path.starts_with("/v2/"); }
 
 HttpAnswer triton_error(const Status& status) {
-  Json body = Json::object();
-  body["error"] = error_text(status.text());
-  HttpAnswer answer{
-      .status = http_status(status), .content_type = kJsonType, .body = text_of(body)};
-  add_status_headers(answer);
-  return answer;
+  return error_answer_of(http_status(status), error_text(status.text()));
 }
 
-HttpAnswer triton_refusal(const HttpRefusal& why) {
-  Json body = Json::object();
-  body["error"] = why.text;
-  HttpAnswer answer{.status = why.status, .content_type = kJsonType, .body = text_of(body)};
-  add_status_headers(answer);
-  return answer;
-}
+HttpAnswer triton_refusal(const HttpRefusal& why) { return error_answer_of(why.status, why.text); }
 
 struct TritonFront::Served {
   Engine& engine;
-  mutable InferCalls calls;
+  InferCalls calls;
   const Options& options;
 
   const TritonModel& model() const { return options.model; }

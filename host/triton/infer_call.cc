@@ -49,7 +49,7 @@ InferCalls::InferCalls(Engine& engine, Sessions& sessions)
 InferCalls::~InferCalls() = default;
 
 std::shared_ptr<InferCall> InferCalls::start(InferRequest request, uint64_t client,
-                                             std::shared_ptr<InferSink> sink) {
+                                             std::shared_ptr<InferSink> sink) const {
   Request asked = std::exchange(request.request, Request());
   request.request.stop = asked.stop;
   asked.id =

@@ -47,7 +47,7 @@ class InferCalls {
   // id, and is answered at once, without outputs. Ids are the clients' own and need not differ, so the engine knows the
   // requests by others. `client`: whose it is. Throws std::bad_alloc while the sink has heard nothing.
   std::shared_ptr<InferCall> start(InferRequest request, uint64_t client,
-                                   std::shared_ptr<InferSink> sink);
+                                   std::shared_ptr<InferSink> sink) const;
 
  private:
   Engine& engine_;

@@ -13,35 +13,21 @@
 
 #include "core/base/json.h"
 #include "core/base/sha256.h"
-#include "tests/core/engine_rig.h"
-#include "tests/host/http/kept_reply.h"
+#include "tests/host/http/front_rig.h"
 
 namespace specd::host {
 namespace {
 
-class PageFrontTest : public EngineTest {
+class PageFrontTest : public FrontTest {
  protected:
   void SetUp() override {
-    EngineTest::SetUp();
-    EngineOptions o = options();
-    o.routes = {route("lookup", plugin("specd.drafter.prompt_lookup"), 5)};
-    o.default_route = "lookup";
-    start(o);
+    FrontTest::SetUp();
+    start(front_options());
     front_.emplace(PageFront::Options{.sequences_max = 64, .queue_max = 256});
   }
 
   HttpAnswer ask(const std::string& method, const std::string& path) {
-    const auto reply = std::make_shared<KeptReply>();
-    for (const HttpRoute& each : front_->routes()) {
-      HttpRequest request;
-      if (each.method != method || !fits(each, path, request.parameters)) continue;
-      request.method = method;
-      request.path = path;
-      each.handler(std::move(request), reply);
-      return reply->answered();
-    }
-    ADD_FAILURE() << "no route for " << path;
-    return {};
+    return FrontTest::ask(front_->routes(), method, path)->answered();
   }
   // A state that is made now.
   Json state() {
@@ -49,9 +35,7 @@ class PageFrontTest : public EngineTest {
     const HttpAnswer answer = ask("GET", "/page/state");
     EXPECT_EQ(answer.status, 200u) << answer.body;
     EXPECT_EQ(answer.content_type, "application/json");
-    auto json = parse_json(answer.body, "state");
-    EXPECT_TRUE(json.ok()) << json.status().text();
-    return json.ok() ? std::move(json).value() : Json();
+    return json_of(answer.body);
   }
   static std::string header(const HttpAnswer& answer, const std::string& name) {
     for (const auto& [each, value] : answer.headers) {
