@@ -542,7 +542,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void write_part(const std::string& part, Done done) {
-    // No chunk, which would be the last one, and no write: TLS cannot write nothing while it reads.
+    // An empty chunk would end the body, and an empty write over TLS collides with the read of watch().
     if (part.empty()) return done ? done(true) : void();
     push({is_chunked_ ? chunk(part) : part, std::move(done)});
   }
@@ -606,7 +606,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     guarded([&] { stop_watching(); });
   }
 
-  // next() follows. TLS may just have begun to read the rest of a record, so it is told again.
+  // next() follows. TLS may have begun another read for the rest of a record, so cancel until it stops.
   void stop_watching() {
     stream_.cancel();
     if (!stream_.has_tls()) return;

@@ -133,7 +133,7 @@ bool is_anybody(const UserOptions& user) {
   return !user.id.has_value() && user.certificate.empty();
 }
 
-// Whether this is a user by what the entrance asks for: the socket's peer, a certificate, or nothing.
+// Whether the entrance can recognize this user: by the socket's peer, by a certificate, or without either.
 bool may_come(const UserOptions& user, const Plan& plan) {
   if (plan.is_for_anybody()) return is_anybody(user);
   return plan.is_port ? !user.certificate.empty() : user.id.has_value();
@@ -149,7 +149,7 @@ bool is_user(const UserOptions& user, const Listener::Credentials& shown) {
 // Those of the configuration, and with every right the user of the daemon and root if they are not among them.
 std::vector<UserOptions> users_of(const Config& config) {
   std::vector<UserOptions> users = config.users;
-  users.push_back(kAnybody);  // comes only where nothing is asked for
+  users.push_back(kAnybody);  // matches only on ports that ask for no credentials
   for (const uid_t id : {geteuid(), uid_t{0}}) {
     if (std::ranges::find(users, id, &UserOptions::id) != users.end()) continue;
     users.push_back({.name = id == 0 ? "root" : std::to_string(id),

@@ -113,7 +113,7 @@ class StreamInfer final
     const Status begun = within_memory([this] { return begin(); });
     const MutexLock lock(mutex_);
     if (!begun.ok()) {
-      // Not even an error can be told.
+      // There is no memory even for an error response.
       has_read_all_ = has_no_memory_ = true;
       return finish_if_done();
     }
@@ -147,7 +147,7 @@ class StreamInfer final
   }
 
   void OnDone() override {
-    { const MutexLock lock(mutex_); }  // whoever has finished this still has it
+    { const MutexLock lock(mutex_); }  // the thread that called Finish() may still hold it
     delete this;
   }
 
@@ -200,7 +200,7 @@ class StreamInfer final
 
   // Starts what request_ asks for, or says why not.
   Status begin() {
-    // One that is refused is not told again: it may have megabytes.
+    // Do not echo an id that is refused: it may have megabytes.
     const std::string id = check_infer_id(request_.id()).ok() ? request_.id() : "";
     Result<Caller::Place> place = caller_.take_place(request_.ByteSizeLong());
     Result<KserveRequest> asked = place.ok()
@@ -218,7 +218,7 @@ class StreamInfer final
     {
       const MutexLock lock(mutex_);
       number = ++last_number_;
-      calls_[number];  // from here on there is one
+      calls_[number];  // counts as running from here on
     }
     std::shared_ptr<InferCall> call;
     try {

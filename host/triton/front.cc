@@ -24,7 +24,7 @@ using Reply = std::shared_ptr<HttpReply>;
 constexpr char kJsonType[] = "application/json";
 constexpr size_t kBodyBytesMax = size_t{8} << 20, kSmallBodyBytesMax = size_t{4} << 10;
 constexpr char kPing[] = ": ping\n\n";
-// Over this port nobody is told from anybody: every request is of one client, who is none of gRPC's.
+// HTTP clients are not told apart: all count as one client, different from every client of gRPC.
 constexpr uint64_t kHttpClient = UINT64_MAX;
 
 std::string text_of(const auto& json) {

@@ -156,9 +156,9 @@ Result<InferRequest> read_infer(const Json& values, const std::string& id, uint6
   }
   Json body = body_of(fields);
   if (!fields.status().ok()) return named.in_their_words(fields.status());
-  // A value that is nobody's is ignored, as by Triton.
+  // Names that nothing here reads are ignored, as by Triton.
   for (const std::string& each : fields.unknown()) {
-    // What every client of Triton may send.
+    // Every client of Triton may send these.
     if (each.starts_with("triton_") || each.starts_with("sequence_") || each == "headers" ||
         each == "binary_data_output")
       continue;
