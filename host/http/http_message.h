@@ -39,8 +39,9 @@ struct HttpRefusal {
 };
 
 // The answer to one request. [any] Either answer() or answer_later(), once; or start(), then write() any number of times, in
-// order and without waiting for `done`, then finish(). A reply that is released without an answer closes the connection. A call
-// that throws std::bad_alloc has done nothing. Once the client is gone, calls do nothing but call `done(false)` or `gone`.
+// order, in `done` or without waiting for it, then finish(). A reply that is released without an answer closes the connection. A
+// call that throws std::bad_alloc has done nothing. Once the client is gone, calls do nothing but call `done(false)` or `gone`.
+// Only routes that nobody asks by HEAD, so none of GET, answer in parts: the parts are sent after any head.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;

@@ -512,6 +512,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     response_ = std::move(response);
     response_.keep_alive(!is_last_);
     response_.prepare_payload();
+    // RFC 9110, 8.6: not even a length of 0.
+    if (response_.result() == http::status::no_content)
+      response_.erase(http::field::content_length);
     serializer_.emplace(response_);
     stream_.expires_after(shared_.limits.time_limit);
     const auto done = [self = shared_from_this()](const error_code& error, size_t) {
@@ -574,6 +577,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parts_.pop_front();
     if (done) done(!error);
     if (error) return lose();
+    if (is_writing_ || !has_request_) return;  // `done` wrote the next part, or finished
     if (!parts_.empty()) return guarded([&] { write_next(); });
     if (is_finishing_) return complete();
     shared_.places.stop_waiting(*this);
@@ -780,6 +784,9 @@ bool Places::wait_empty(std::chrono::milliseconds timeout) {
 // What a connection counts against: its IPv4 address, or its IPv6 network. Empty = nothing.
 std::string origin_of(const tcp::endpoint& remote) {
   asio::ip::address address = remote.address();
+  // A socket of IPv6 that takes both calls 192.0.2.1 "::ffff:192.0.2.1": all of IPv4 would be one network.
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
   if (address.is_loopback()) return "";
   if (address.is_v4()) return address.to_string();
   auto bytes = address.to_v6().to_bytes();

@@ -527,6 +527,44 @@ TEST_F(HttpServerTest, an_answer_in_parts_arrives_part_by_part_and_the_connectio
   EXPECT_EQ(gone_, 0);
 }
 
+TEST_F(HttpServerTest, a_part_may_be_written_and_the_answer_finished_as_soon_as_one_is_on_its_way) {
+  start();
+  for (const std::string version : {"1.1", "1.0"}) {
+    RawClient client(endpoint());
+    ASSERT_TRUE(client.send("GET /later HTTP/" + version + "\r\nHost: x\r\n\r\n"));
+    const auto reply = next_reply();
+    reply->start({}, "");
+    int n = 0;
+    std::function<void(bool)> next = [&](bool is_sent) {
+      EXPECT_TRUE(is_sent);
+      if (++n == 4) return reply->finish();
+      reply->write("part " + std::to_string(n) + "\n", next);
+      if (n == 2) reply->write("extra\n", [](bool) {});
+    };
+    next(true);
+    if (version == "1.0") {
+      EXPECT_EQ(http_body(client.read_all()), "part 1\npart 2\nextra\npart 3\n");
+      continue;
+    }
+    EXPECT_EQ(http_body(client.read_until("0\r\n\r\n")),
+              "7\r\npart 1\n\r\n7\r\npart 2\n\r\n6\r\nextra\n\r\n7\r\npart 3\n\r\n0\r\n\r\n");
+    ASSERT_TRUE(client.send("GET /here HTTP/1.1\r\nHost: x\r\n\r\n"));
+    EXPECT_EQ(http_body(client.read_answer()), "here\n");
+  }
+}
+
+TEST_F(HttpServerTest, an_answer_without_content_names_no_length) {
+  start();
+  RawClient client(endpoint());
+  ASSERT_TRUE(client.send("GET /later HTTP/1.1\r\nHost: x\r\n\r\n"));
+  next_reply()->answer({.status = 204});
+  const std::string answer = client.read_until("\r\n\r\n");
+  EXPECT_EQ(answer.find("HTTP/1.1 204 No Content\r\n"), 0U) << answer;
+  EXPECT_EQ(answer.find("Content-Length"), std::string::npos) << answer;
+  ASSERT_TRUE(client.send("GET /here HTTP/1.1\r\nHost: x\r\n\r\n"));
+  EXPECT_EQ(http_body(client.read_answer()), "here\n");
+}
+
 TEST_F(HttpServerTest, an_old_client_gets_the_parts_up_to_the_end_of_the_connection) {
   start();
   RawClient client(endpoint());
@@ -729,6 +767,23 @@ TEST_F(HttpServerTest, one_address_gets_its_share_of_the_connections) {
   std::string answer;
   for (int i = 0; i < 500 && http_body(answer) != "here\n"; ++i) answer = http_get(at, "/here");
   EXPECT_EQ(http_body(answer), "here\n");
+}
+
+TEST_F(HttpServerTest, a_server_of_both_protocols_tells_addresses_of_ipv4_apart) {
+  auto started = HttpServer::start(
+      "::", 0,
+      {{"GET", "/here", at_once([](const HttpRequest&) { return HttpAnswer{.body = "here\n"}; })}},
+      {.connections_max = 8, .of_address_max = 3});
+  if (!started.ok()) GTEST_SKIP() << started.status().text();  // no IPv6
+  const std::string& endpoint = started.value()->endpoint();
+  const std::string at = "127.0.0.1" + endpoint.substr(endpoint.rfind(':'));
+  std::vector<RawClient> crowd;  // more than one address may have, but that of loopback
+  for (int i = 0; i < 5; ++i) {
+    crowd.emplace_back(at);
+    if (!crowd.back().connected()) GTEST_SKIP() << "the system's sockets of IPv6 take no IPv4";
+    ASSERT_TRUE(crowd.back().send("GET /here HTTP/1.1\r\nHost: a\r\n\r\n"));
+    EXPECT_EQ(http_body(crowd.back().read_answer()), "here\n");
+  }
 }
 
 }  // namespace
