@@ -10,8 +10,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/ssl/context.hpp>
-#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/write.hpp>
@@ -21,10 +19,8 @@
 #include <cstdio>
 #include <deque>
 #include <limits>
-#include <map>
 #include <new>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -32,10 +28,11 @@
 
 #include "core/base/file_descriptor.h"
 #include "core/base/log.h"
-#include "core/base/mutex.h"
 #include "core/base/thread.h"
 #include "core/base/words.h"
 #include "host/base/parent_only.h"
+#include "host/http/connection_places.h"
+#include "host/http/http_stream.h"
 
 namespace specd::host {
 namespace {
@@ -104,51 +101,12 @@ std::optional<http::status> status_of(const error_code& error) {
 
 void warn_of_memory() { log(LogLevel::kWarn, "http: not enough memory for an answer"); }
 
-class Connection;
-
-// What a connection has of Places, whose mutex guards it.
-struct Seat {
-  bool has_place = false, is_counted = false;
-  uint64_t wait = 0;    // its key among those that wait, else 0
-  std::string address;  // whose limit it counts against; empty = none
-};
-
-// The places of the connections. One that waits for its client gives its place up when a new
-// connection needs it: the one that has waited longest.
-class Places {
- public:
-  Places(int n, int of_address_max) : n_free_(n), of_address_max_(of_address_max) {}
-  // [any] Takes a place for a new connection. False when handlers run for all others, or when its
-  // address has too many. Throws std::bad_alloc, and then has changed nothing.
-  bool take(Connection& connection);
-  // [any] From now on `connection` waits for its client, until the call of stop_waiting(). False
-  // when its place is gone.
-  bool wait(const std::shared_ptr<Connection>& connection);
-  void stop_waiting(Connection& connection);
-  // [any] When all else of the connection is gone.
-  void leave(Connection* connection, const Seat& seat);
-  // [any] The connections that took a place and still exist.
-  std::vector<std::shared_ptr<Connection>> all();
-  // [any] Waits until there is none; false at the timeout.
-  bool wait_empty(std::chrono::milliseconds timeout);
-
- private:
-  Mutex mutex_;
-  CondVar empty_;
-  int n_free_ SPECD_GUARDED_BY(mutex_);
-  const int of_address_max_;
-  std::map<std::string, int> of_address_ SPECD_GUARDED_BY(mutex_);
-  uint64_t n_waits_ SPECD_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::weak_ptr<Connection>> waiting_ SPECD_GUARDED_BY(mutex_);
-  std::set<Connection*> all_ SPECD_GUARDED_BY(mutex_);
-};
-
 // Shared by the connections.
 struct Shared {
   std::vector<HttpRoute> routes;
   HttpLimits limits;
   HttpPolicy policy;
-  Places places{limits.connections_max, limits.of_address_max};
+  ConnectionPlaces places{limits.connections_max, limits.of_address_max};
 
   HttpAnswer refusal(const std::string& path, const HttpRefusal& why) const {
     return policy.refuse ? policy.refuse(path, why)
@@ -159,77 +117,15 @@ struct Shared {
   }
 };
 
-// A connection with TLS or without. Reading and writing at once is one of each, on its strand.
-class HttpStream {
- public:
-  using executor_type = beast::tcp_stream::executor_type;
-
-  HttpStream(tcp::socket socket, const std::shared_ptr<ssl_ctx_st>& tls)
-      : plain_(std::move(socket)) {
-    if (tls == nullptr) return;
-    SSL_CTX_up_ref(tls.get());  // for the context, which gives it back
-    asio::ssl::context context(tls.get());
-    try {
-      tls_.emplace(plain_, context);
-    } catch (const boost::system::system_error&) {  // OpenSSL has no memory
-      throw std::bad_alloc();
-    }
-  }
-
-  executor_type get_executor() { return plain_.get_executor(); }
-  tcp::socket& socket() { return plain_.socket(); }
-  bool has_tls() const { return tls_.has_value(); }
-  void expires_after(std::chrono::milliseconds limit) { plain_.expires_after(limit); }
-  void expires_never() { plain_.expires_never(); }
-  void cancel() { plain_.cancel(); }
-  void close() { plain_.close(); }
-
-  template <typename Buffers, typename Handler>
-  void async_read_some(const Buffers& buffers, Handler&& handler) {
-    if (tls_.has_value()) {
-      tls_->async_read_some(buffers, std::forward<Handler>(handler));
-    } else {
-      plain_.async_read_some(buffers, std::forward<Handler>(handler));
-    }
-  }
-  // Below TLS.
-  template <typename Buffers, typename Handler>
-  void async_read_raw(const Buffers& buffers, Handler&& handler) {
-    plain_.async_read_some(buffers, std::forward<Handler>(handler));
-  }
-  template <typename Buffers, typename Handler>
-  void async_write_some(const Buffers& buffers, Handler&& handler) {
-    if (tls_.has_value()) {
-      tls_->async_write_some(buffers, std::forward<Handler>(handler));
-    } else {
-      plain_.async_write_some(buffers, std::forward<Handler>(handler));
-    }
-  }
-  // REQUIRES has_tls(), as the next
-  template <typename Handler>
-  void async_handshake(Handler&& handler) {
-    tls_->async_handshake(asio::ssl::stream_base::server, std::forward<Handler>(handler));
-  }
-  template <typename Done>
-  void async_shutdown(Done&& done) {
-    tls_->async_shutdown([done = std::forward<Done>(done)](const error_code&) { done(); });
-  }
-
- private:
-  beast::tcp_stream plain_;
-  std::optional<asio::ssl::stream<beast::tcp_stream&>> tls_;
-};
-
 // One connection: reads a head and a body, lets a handler answer, starts again. Its pending
 // operation, or the handler's reply, keeps it alive. What it does runs on its strand.
-class Connection : public std::enable_shared_from_this<Connection> {
+class Connection final : public SeatedConnection {
  public:
   using Done = std::function<void(bool)>;
 
-  // `address`: the one whose limit it counts against; empty = none.
-  Connection(tcp::socket socket, std::string address, Shared& shared,
+  Connection(tcp::socket socket, std::string origin, Shared& shared,
              const std::shared_ptr<ssl_ctx_st>& tls)
-      : seat_(*this, std::move(address), shared.places),
+      : SeatedConnection(std::move(origin), shared.places),
         stream_(std::move(socket), tls),
         idle_timer_(stream_.get_executor()),
         shared_(shared) {}
@@ -239,8 +135,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // Otherwise the second of two pipelined answers waits for the client's delayed acknowledgement.
     error_code ignored;
     stream_.socket().set_option(tcp::no_delay(true), ignored);
-    shared_.places.wait(shared_from_this());
-    asio::dispatch(stream_.get_executor(), [self = shared_from_this()] {
+    shared_.places.wait(*this);
+    asio::dispatch(stream_.get_executor(), [self = this_one()] {
       if (!self->stream_.has_tls()) return self->read();
       self->stream_.expires_after(self->shared_.limits.time_limit);
       self->stream_.async_handshake([self](const error_code& error) {
@@ -248,13 +144,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
       });
     });
   }
-  // [any] Ends it, whatever it does.
-  void close() {
-    asio::post(stream_.get_executor(), [self = shared_from_this()] { self->lose(); });
+  void close() override {
+    asio::post(stream_.get_executor(), [self = this_one()] { self->lose(); });
   }
-  // [any] Ends it as soon as its client has the answer to the request that it has read.
-  void retire() {
-    asio::post(stream_.get_executor(), [self = shared_from_this()] {
+  void retire() override {
+    asio::post(stream_.get_executor(), [self = this_one()] {
       self->is_last_ = true;
       if (!self->has_request_ && !self->is_answering_ && !self->is_hanging_up_) self->lose();
     });
@@ -279,8 +173,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
-  friend class Places;
-
   // Of one request; without effect once that is answered or its client is gone.
   class Reply final : public HttpReply {
    public:
@@ -363,12 +255,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
       lose();
     }
   }
+  std::shared_ptr<Connection> this_one() {
+    return std::static_pointer_cast<Connection>(shared_from_this());
+  }
   bool has(uint64_t request) const { return has_request_ && request == n_requests_; }
 
   // ---- a request ----
 
   void read() {
-    if (!shared_.places.wait(shared_from_this())) return;
+    if (!shared_.places.wait(*this)) return;
     parser_.emplace();
     parser_->header_limit(kHeaderBytesMax);
     // The route's own limit is known only after the header.
@@ -377,7 +272,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stream_.expires_after(shared_.limits.time_limit);
     http::async_read_header(
         stream_, buffer_, *parser_,
-        [self = shared_from_this()](const error_code& error, size_t) { self->on_header(error); });
+        [self = this_one()](const error_code& error, size_t) { self->on_header(error); });
   }
 
   void on_header(const error_code& error) {
@@ -432,14 +327,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // The client sends the body only after this.
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(stream_, asio::buffer(kContinue),
-                      [self = shared_from_this()](const error_code& error, size_t) {
+                      [self = this_one()](const error_code& error, size_t) {
                         if (!error) self->read_body();
                       });
   }
 
   void read_body() {
     http::async_read(stream_, buffer_, *parser_,
-                     [self = shared_from_this()](const error_code& error, size_t) {
+                     [self = this_one()](const error_code& error, size_t) {
                        if (error == http::error::body_limit) return self->refuse_body();
                        if (error) return self->refuse(error);
                        self->request_.body = std::move(self->parser_->get().body());
@@ -451,7 +346,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     shared_.places.stop_waiting(*this);
     has_request_ = true;
     ++n_requests_;
-    const auto self = shared_from_this();
+    const auto self = this_one();
     guarded([&] {
       route_->handler(std::move(request_), std::make_shared<Reply>(self, n_requests_));
       watch();
@@ -466,7 +361,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (room == 0) return lose();
     stream_.expires_never();  // no more than the present write
     stream_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)),
-                            [self = shared_from_this()](const error_code& error, size_t n) {
+                            [self = this_one()](const error_code& error, size_t n) {
                               self->is_watching_ = false;
                               self->buffer_.commit(n);
                               if (!self->has_request_) return self->next();
@@ -506,7 +401,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void send(Response response, bool close) {
     // Clients that do not read their answers must not keep others out.
-    shared_.places.wait(shared_from_this());
+    shared_.places.wait(*this);
     is_last_ = is_last_ || close;
     is_answering_ = true;
     response_ = std::move(response);
@@ -517,7 +412,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       response_.erase(http::field::content_length);
     serializer_.emplace(response_);
     stream_.expires_after(shared_.limits.time_limit);
-    const auto done = [self = shared_from_this()](const error_code& error, size_t) {
+    const auto done = [self = this_one()](const error_code& error, size_t) {
       if (error) return self->lose();
       self->complete();
     };
@@ -563,11 +458,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void write_next() {
-    shared_.places.wait(shared_from_this());
+    shared_.places.wait(*this);
     stream_.expires_after(shared_.limits.time_limit);
     asio::async_write(
         stream_, asio::buffer(parts_.front().bytes),
-        [self = shared_from_this()](const error_code& error, size_t) { self->on_written(error); });
+        [self = this_one()](const error_code& error, size_t) { self->on_written(error); });
     is_writing_ = true;
   }
 
@@ -586,17 +481,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Sends idle_text_ when nothing was sent for some time.
   void wait_idle() {
     idle_timer_.expires_at(pushed_at_ + shared_.limits.idle_text_after);
-    idle_timer_.async_wait(
-        [self = shared_from_this(), request = n_requests_](const error_code& error) {
-          if (error || !self->has(request) || self->is_finishing_) return;
-          self->guarded([&] {
-            const bool is_idle = std::chrono::steady_clock::now() >=
-                                 self->pushed_at_ + self->shared_.limits.idle_text_after;
-            if (is_idle && self->parts_.empty()) self->write_part(self->idle_text_, {});
-            if (is_idle) self->pushed_at_ = std::chrono::steady_clock::now();
-            self->wait_idle();
-          });
-        });
+    idle_timer_.async_wait([self = this_one(), request = n_requests_](const error_code& error) {
+      if (error || !self->has(request) || self->is_finishing_) return;
+      self->guarded([&] {
+        const bool is_idle = std::chrono::steady_clock::now() >=
+                             self->pushed_at_ + self->shared_.limits.idle_text_after;
+        if (is_idle && self->parts_.empty()) self->write_part(self->idle_text_, {});
+        if (is_idle) self->pushed_at_ = std::chrono::steady_clock::now();
+        self->wait_idle();
+      });
+    });
   }
 
   // ---- its end ----
@@ -615,7 +509,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stream_.cancel();
     if (!stream_.has_tls()) return;
     idle_timer_.expires_after(kCancelRetry);
-    idle_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+    idle_timer_.async_wait([self = this_one()](const error_code& error) {
       if (!error && self->is_watching_ && !self->has_request_)
         self->guarded([&] { self->stop_watching(); });
     });
@@ -649,43 +543,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stream_.expires_after(shared_.limits.time_limit);
     // Without TLS's own goodbye the client could not tell the end from a cut.
     if (stream_.has_tls())
-      return stream_.async_shutdown([self = shared_from_this()] { self->half_close(); });
+      return stream_.async_shutdown([self = this_one()] { self->half_close(); });
     half_close();
   }
   void half_close() {
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
     stream_.expires_after(shared_.limits.time_limit);
-    if (shared_.places.wait(shared_from_this())) drain();  // else a new connection has its place
+    if (shared_.places.wait(*this)) drain();  // else a new connection has its place
   }
   void drain() {
     buffer_.consume(buffer_.size());
     stream_.async_read_raw(buffer_.prepare(kHeaderBytesMax),
-                           [self = shared_from_this()](const error_code& error, size_t n) {
+                           [self = this_one()](const error_code& error, size_t n) {
                              self->drained_ += n;
                              if (!error && self->drained_ < kDrainBytesMax) self->drain();
                            });
   }
 
-  // Its seat, which it leaves behind its other members: then HttpServer may end the context that they use.
-  struct OwnSeat : Seat {
-    OwnSeat(Connection& connection, std::string own_address, Places& all)
-        : connection_(&connection), places_(all) {
-      address = std::move(own_address);
-    }
-    ~OwnSeat() { places_.leave(connection_, *this); }
-    OwnSeat(const OwnSeat&) = delete;
-    OwnSeat& operator=(const OwnSeat&) = delete;
-
-   private:
-    Connection* connection_;
-    Places& places_;
-  };
-
   static constexpr size_t kDrainBytesMax = size_t{1} << 20;
   static constexpr size_t kWatchBytes = 4096;
 
-  OwnSeat seat_;  // first, so that it is destroyed last
   HttpStream stream_;
   beast::flat_buffer buffer_{kReadBytesMax};
   std::optional<http::request_parser<http::string_body>> parser_;
@@ -710,76 +588,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t drained_ = 0;
   Shared& shared_;
 };
-
-bool Places::take(Connection& connection) {
-  std::shared_ptr<Connection> oldest;  // let go outside of the lock
-  const MutexLock lock(mutex_);
-  Seat& seat = connection.seat_;
-  int* const of_address = seat.address.empty() ? nullptr : &of_address_[seat.address];
-  if (of_address != nullptr && *of_address >= of_address_max_) return false;
-  all_.insert(&connection);  // leave() removes it
-  if (n_free_ > 0) {
-    --n_free_;
-  } else {
-    while (oldest == nullptr && !waiting_.empty()) {
-      oldest = waiting_.begin()->second.lock();
-      if (oldest == nullptr) waiting_.erase(waiting_.begin());  // it is being destroyed
-    }
-    if (oldest == nullptr) return false;
-    oldest->close();  // first, since it may throw
-    waiting_.erase(std::exchange(oldest->seat_.wait, 0));
-    oldest->seat_.has_place = false;
-  }
-  if (of_address != nullptr) ++*of_address;
-  seat.has_place = seat.is_counted = true;
-  return true;
-}
-
-bool Places::wait(const std::shared_ptr<Connection>& connection) {
-  const MutexLock lock(mutex_);
-  Seat& seat = connection->seat_;
-  if (seat.has_place && seat.wait == 0) {
-    seat.wait = ++n_waits_;
-    waiting_.emplace(seat.wait, connection);
-  }
-  return seat.has_place;
-}
-
-void Places::stop_waiting(Connection& connection) {
-  const MutexLock lock(mutex_);
-  Seat& seat = connection.seat_;
-  if (seat.wait != 0) waiting_.erase(std::exchange(seat.wait, 0));
-}
-
-void Places::leave(Connection* connection, const Seat& seat) {
-  const MutexLock lock(mutex_);
-  if (seat.wait != 0) waiting_.erase(seat.wait);
-  if (seat.has_place) ++n_free_;
-  if (const auto of_address = of_address_.find(seat.address); of_address != of_address_.end()) {
-    if (seat.is_counted) --of_address->second;
-    if (of_address->second == 0) of_address_.erase(of_address);
-  }
-  all_.erase(connection);
-  if (all_.empty()) empty_.notify_all();
-}
-
-std::vector<std::shared_ptr<Connection>> Places::all() {
-  const MutexLock lock(mutex_);
-  std::vector<std::shared_ptr<Connection>> live;
-  for (Connection* const each : all_) {
-    if (auto connection = each->weak_from_this().lock()) live.push_back(std::move(connection));
-  }
-  return live;
-}
-
-bool Places::wait_empty(std::chrono::milliseconds timeout) {
-  const auto deadline = CondVar::Clock::now() + timeout;
-  MutexLock lock(mutex_);
-  while (!all_.empty()) {
-    if (!empty_.wait_until(lock, deadline)) return all_.empty();
-  }
-  return true;
-}
 
 // What a connection counts against: its IPv4 address, or its IPv6 network. Empty = nothing.
 std::string origin_of(const tcp::endpoint& remote) {

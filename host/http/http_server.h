@@ -1,5 +1,5 @@
 // A small HTTP/1.1 server: a table of routes, bounded bodies, answers in parts, several threads.
-// http_server.cc is the one file that knows Boost.Beast.
+// http_server.cc and its http_stream.h are the files that know Boost.Beast.
 //
 //   HttpServer::start("127.0.0.1", 9090, {{"GET", "/metrics", answer_metrics}});
 //
