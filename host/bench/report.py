@@ -16,7 +16,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from report_plots import MEASURES, SERIES, cost_plot, dot_plot, line_plot, matplotlib, short  # noqa: E402
+from report_plots import MEASURES, cost_plot, dot_plot, line_plot, matplotlib, short, style  # noqa: E402
 from run_file import REPLAY, BadRun, Row, Run, read_runs, visible  # noqa: E402
 
 # By Okabe and Ito, who chose them for people who confuse red and green; two are darker here.
@@ -84,10 +84,10 @@ def sampling(temperature):
 
 
 def bytes_text(count):
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} bytes"
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.9995 * size:  # 999.6 MB would be 1e+03 MB
+            return f"{count / size:.{3 if count < 999.5 * size else 15}g} {unit}"
+    return f"{count:.0f} bytes"
 
 
 @dataclasses.dataclass
@@ -148,10 +148,11 @@ def grouped(points, key):
 # ---- parts of the page -----------------------------------------------------------------------------
 
 def swatch(i, line=True):
-    color = f"var(--s{i % len(SERIES)})"
+    place, marker = style(i)
+    color = f"var(--s{place})"
     stroke = f'<path d="M0 8h28" stroke="{color}" stroke-width="2"/>' if line else ""
     return (f'<svg viewBox="0 0 28 16" aria-hidden="true">{stroke}'
-            f'<path d="{MARKER_PATHS[i % len(MARKER_PATHS)]}" fill="{color}"/></svg>')
+            f'<path d="{MARKER_PATHS[marker]}" fill="{color}"/></svg>')
 
 
 def stroke_swatch(dashes):
@@ -185,7 +186,7 @@ POINT_HEADS = [("drafter", True), ("run", False), ("K", False), ("at once", Fals
 
 def point_cells(point):
     row = point.row
-    drafts = point.family not in ("off", "off (again)")
+    drafts = row.requests > 0 and row.route != "off"
     return [esc(point.family), f'<a href="#run{point.number}">{point.number}</a>', str(point.k or "\u2013"),
             number(row.concurrency), known(row.input_tokens), known(row.tokens_per_s), known(row.tpot_ms["p50"]),
             known(row.tpot_ms["p90"]), known(row.tpot_ms["p99"]), known(row.ttft_ms["p50"]), known(row.tau),
@@ -313,20 +314,28 @@ def input_section(page):
 
 
 def cost_section(page):
-    costs = [(i + 1, run.verify_cost) for i, run in enumerate(page.runs) if run.verify_cost]
-    if not costs:
-        return ""
-    names = [f"run {i}" for i, _ in costs]
-    rows = sorted({n for _, cost in costs for n in cost})
-    heads = [("n", False)] + [(f"V(n), {name}", False) for name in names] + [
-        (f"n / V(n), {name}", False) for name in names]
-    cells = [[str(n)] + [number(c[n]) if n in c else "\u2013" for _, c in costs] +
-             [number(n / c[n]) if n in c else "\u2013" for _, c in costs] for n in rows]
-    title = "V(n): time of n rows, relative to one row"
-    body = [legend(names, notes=[("2 3", "n: a forward of n rows costs n forwards, drafting gains nothing")]),
-            figures([(title, "medians, on the model alone", cost_plot(page.plot_name(), title, costs))]),
-            "<details><summary>The figures as a table "
-            f"({len(cells)} rows)</summary>{table(title, heads, cells)}</details>"]
+    by_setting = collections.defaultdict(list)
+    for i, run in enumerate(page.runs):
+        if run.verify_cost:
+            by_setting[page.settings.index(run.setting())].append((i + 1, run.verify_cost))
+    body = []
+    for setting, costs in sorted(by_setting.items()):
+        names = [f"run {i}" for i, _ in costs]
+        rows = sorted({n for _, cost in costs for n in cost})
+        heads = [("n", False)] + [(f"V(n), {name}", False) for name in names] + [
+            (f"n / V(n), {name}", False) for name in names]
+        cells = [[str(n)] + [number(c[n]) if n in c else "\u2013" for _, c in costs] +
+                 [number(n / c[n]) if n in c else "\u2013" for _, c in costs] for n in rows]
+        title, label = "V(n): time of n rows, relative to one row", f"setting {setting + 1}"
+        if len(page.settings) > 1:
+            body.append(f"<h3>{label}</h3>")
+            label = f"{title}: {label}"
+        else:
+            label = title
+        body += [legend(names, notes=[("2 3", "n: a forward of n rows costs n forwards, drafting gains nothing")]),
+                 figures([(title, "medians, on the model alone", cost_plot(page.plot_name(), label, costs))]),
+                 "<details><summary>The figures as a table "
+                 f"({len(cells)} rows)</summary>{table(label, heads, cells)}</details>"]
     return section("cost", "The cost of verifying",
                    "The flatter the line, the more a right guess is worth: one request gains at most n / V(n) from n - 1 "
                    "draft tokens.", body)
@@ -349,7 +358,7 @@ def warnings(page):
         for i, run in enumerate(page.runs):
             by_value[run.setting()[place]].append(str(i + 1))
         if len(by_value) > 1:
-            parts = (f"{short(str(value)) or 'not known'} ({'run' if len(numbers) == 1 else 'runs'} {', '.join(numbers)})"
+            parts = (f"{short(str(value or 'not known'))} ({'run' if len(numbers) == 1 else 'runs'} {', '.join(numbers)})"
                      for value, numbers in by_value.items())
             found.append(f"Not comparable: the runs differ in {name}: {'; '.join(parts)}. They are drawn apart.")
     for i, run in enumerate(page.runs):
@@ -359,6 +368,9 @@ def warnings(page):
             found.append(f"Run {i + 1} is of a daemon, whose drafters keep what earlier requests taught them.")
         if not any(row.is_control for row in run.rows):
             found.append(f"Run {i + 1} did not measure off a second time: its noise is not known.")
+        if run.prompts == 1:
+            found.append(f"Run {i + 1} has one prompt: its intervals are over the rounds of that prompt and say nothing "
+                         f"of others{', and with one round they have no width' if run.repeat == 1 else ''}.")
         cost = sorted(run.verify_cost.items())
         falls = [(n, more) for (n, time), (more, time_of_more) in zip(cost, cost[1:]) if time_of_more < 0.8 * time]
         if falls:
@@ -369,6 +381,9 @@ def warnings(page):
         if not row.identical and row.promises_text:
             found.append(f"{where}: {point.family} wrote another text than off, although it promises the same: "
                          f"{row.first_difference}")
+        if point.family == "off" and row.requests_with_loops:
+            found.append(f"{where}: {row.requests_with_loops} of {row.requests} answers of off end in a loop, which "
+                         "flatters drafters that look for repetition. rows_without_loops of the file leaves them out.")
         if row.is_control and row.speedup and not row.speedup_low <= 1 <= row.speedup_high:
             found.append(f"{where}: noise: off measures {row.speedup:.3f} [{row.speedup_low:.2f}, "
                          f"{row.speedup_high:.2f}] of itself.")

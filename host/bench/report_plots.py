@@ -8,6 +8,7 @@ import io
 import math
 import re
 import statistics
+import warnings
 
 try:
     import matplotlib
@@ -22,11 +23,17 @@ SERIES = ["#020301", "#020302", "#020303", "#020304", "#020305", "#020306"]
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)",
              **{color: f"var(--s{i})" for i, color in enumerate(SERIES)}}
 MARKERS = ["o", "s", "^", "D", "v", "P"]
+
 LABEL_MAX = 44  # characters of a name in a plot; the table has all
 
 
 def short(text):
     return text if len(text) <= LABEL_MAX else text[:LABEL_MAX - 1] + "\u2026"
+
+
+def style(i):
+    """(place in SERIES, place in MARKERS) of series i: no two of the first 36 have the same."""
+    return i % len(SERIES), (i + i // len(SERIES)) % len(MARKERS)
 
 
 MEASURES = {
@@ -60,18 +67,25 @@ def new_plot(height=2.5, left=0.47, bottom=0.43):
     return figure, axes
 
 
+def tag_of_page(name, tag):
+    """A tag with the page's colors, and with ids that no other plot has."""
+    tag = re.sub(r"#01020[345]|#02030[1-6]", lambda match: VARIABLES[match[0]], tag)
+    tag = re.sub(r'id="([^"]*)"', rf'id="{name}-\1"', tag)
+    return re.sub(r'(xlink:href="#|url\(#)', rf"\1{name}-", tag)
+
+
 def svg(figure, name, label):
     out = io.StringIO()
     # The salt keeps the ids of one plot apart from those of the others.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's font draws the text
         figure.savefig(out, format="svg", transparent=True,
                        metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
     text = text[text.index("<svg"):]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    text = re.sub(r"#01020[345]|#02030[1-6]", lambda match: VARIABLES[match[0]], text)
-    text = re.sub(r'id="([^"]*)"', rf'id="{name}-\1"', text)
-    text = re.sub(r'(xlink:href="#|url\(#)', rf"\1{name}-", text)
+    # Only within tags: a name may look like any of this.
+    text = re.sub(r"<[^>]*>", lambda match: tag_of_page(name, match[0]), text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)
 
 
@@ -115,7 +129,7 @@ def line_plot(name, title, series, measure, x_label, by_factor, with_bound):
     for i, (series_name, points) in enumerate(series.items()):
         if measure == "speedup" and series_name == "off":
             continue  # the line at 1
-        color, marker = SERIES[i % len(SERIES)], MARKERS[i % len(MARKERS)]
+        color, marker = SERIES[style(i)[0]], MARKERS[style(i)[1]]
         shown = [(x, value_of(point.row, measure)) for x, point in points]
         shown = [(x, value) for x, value in shown if value]
         ticks += [x for x, _ in shown]
@@ -170,8 +184,8 @@ def dot_plot(name, title, lines, levels, measure):
         shown = [(y, value) for y, value in shown if value]
         tops += [value + up for _, (value, _, up) in shown]
         axes.errorbar([value[0] for _, value in shown], [y for y, _ in shown],
-                      xerr=whiskers([value for _, value in shown], measure), color=SERIES[i % len(SERIES)],
-                      marker=MARKERS[i % len(MARKERS)], markersize=4.5, linestyle="", elinewidth=1.2, capsize=2)
+                      xerr=whiskers([value for _, value in shown], measure), color=SERIES[style(i)[0]],
+                      marker=MARKERS[style(i)[1]], markersize=4.5, linestyle="", elinewidth=1.2, capsize=2)
     if measure == "speedup":
         axes.axvline(1, color=MUTED, linewidth=1)
         tops.append(1)
@@ -185,8 +199,8 @@ def cost_plot(name, title, costs):
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     rows = sorted({n for _, cost in costs for n in cost})
     for i, (_, cost) in enumerate(costs):
-        axes.plot(sorted(cost), [cost[n] for n in sorted(cost)], color=SERIES[i % len(SERIES)],
-                  marker=MARKERS[i % len(MARKERS)], markersize=4, linewidth=1.4)
+        axes.plot(sorted(cost), [cost[n] for n in sorted(cost)], color=SERIES[style(i)[0]],
+                  marker=MARKERS[style(i)[1]], markersize=4, linewidth=1.4)
     axes.plot(rows, rows, color=MUTED, linewidth=1.2, linestyle=":")
     top = max(value for _, cost in costs for value in cost.values())
     axes.set_ylim(0, 1.08 * top)

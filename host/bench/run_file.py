@@ -5,6 +5,9 @@ import math
 import unicodedata
 
 BYTES_MAX = 64 << 20
+ROWS_MAX = 4096
+# Quotients of what is read stay finite, and so do the axes of the plots.
+FIGURE_MIN, FIGURE_MAX = 1e-12, 1e18
 FORMAT = "specd-bench run"
 FORMAT_VERSION = 1
 REPLAY = "specd.drafter.replay"
@@ -68,8 +71,8 @@ class Run:
 
 
 def visible(text):
-    """Control characters and halves of characters, which neither HTML nor a terminal should get, as U+FFFD."""
-    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") or c in "\u2028\u2029\ufffe\uffff" else c
+    """Characters that steer, turn or break a line, which neither HTML nor a terminal should get, as U+FFFD."""
+    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") or c in "\ufffe\uffff" else c
                    for c in text)
 
 
@@ -109,11 +112,12 @@ class Object:
     def flag(self, key):
         return self.get(key, "true or false", lambda v: isinstance(v, bool))
 
-    def number(self, key, most=1e18):
-        return self.get(key, f"a number from 0 to {most:g}", lambda v: is_number(v) and 0 <= v <= most)
+    def number(self, key, most=FIGURE_MAX):
+        return self.get(key, f"0 or a number from {FIGURE_MIN:g} to {most:g}",
+                        lambda v: is_number(v) and (v == 0 or FIGURE_MIN <= v <= most))
 
-    def whole(self, key, least=0, most=1 << 63):
-        return self.get(key, f"a whole number of at least {least}",
+    def whole(self, key, least=0, most=(1 << 63) - 1):
+        return self.get(key, f"a whole number from {least} to {most}",
                         lambda v: is_whole(v) and least <= v <= most)
 
     def object(self, key):
@@ -208,6 +212,8 @@ def read_run(file):
     top.get("format", f'"{FORMAT}"', lambda v: v == FORMAT)
     top.get("format_version", str(FORMAT_VERSION), lambda v: is_whole(v) and v == FORMAT_VERSION)
     listed = top.get("rows", "a list with a row for each route", lambda v: isinstance(v, list) and v)
+    if len(listed) > ROWS_MAX:
+        top.fail("rows", f"at most {ROWS_MAX} rows", str(len(listed)))
     rows, seen = [], {}
     for number, value in enumerate(listed):
         row = read_row(Object(file, f"rows[{number}]", value))

@@ -236,6 +236,8 @@ class Warned(ReportTest):
         self.assertIn("the runs differ in processor: AMD EPYC (run 1); Another (run 2).", text)
         self.assertIn("the runs differ in program: ", text)
         self.assertNotIn("By draft tokens and concurrency", text)
+        costs = [[head for head in table[0] if head.startswith("V(n)")] for table in page.tables]
+        self.assertEqual([heads for heads in costs if heads], [["V(n), run 1"], ["V(n), run 2"]])
         for table in page.tables:
             self.assertEqual(len({row["run"][0] for row in table if "run" in row} or {1}), 1)
 
@@ -243,6 +245,7 @@ class Warned(ReportTest):
         text = self.recorded("k2.json", "k4.json")
         self.assertNotIn("the runs differ", text)
         self.assertNotIn("is larger than V(", text)
+        self.assertNotIn("has one prompt", text)
 
     def test_what_a_reader_must_know_before_believing_is_told(self):
         run = run_of("k2.json")
@@ -257,9 +260,14 @@ class Warned(ReportTest):
         control = next(row for row in run["rows"] if row["is_control"])
         control.update(speedup=1.2, speedup_low=1.1, speedup_high=1.3)
         run["verify_cost"].update({"2": 3.0, "3": 1.2})
+        run.update(prompts=1, repeat=1)
+        next(row for row in run["rows"] if row["route"] == "off").update(requests=6, requests_with_loops=2)
         text = Page(self.page(self.write("r.json", run))).text()
         self.assertIn("noise: off measures 1.200 [1.10, 1.30] of itself", text)
         self.assertIn("Run 1: V(2) is larger than V(3): ", text)
+        self.assertIn("2 of 6 answers of off end in a loop", text)
+        self.assertIn("Run 1 has one prompt: its intervals are over the rounds of that prompt and say nothing of others, "
+                      "and with one round they have no width.", text)
 
     def test_names_with_html_and_formulas_stay_names(self):
         evil = "<script>alert(1)</script>&\"'</svg>$x_{$\u0007\u202e]]>"
@@ -274,9 +282,37 @@ class Warned(ReportTest):
         out = self.page(path, os.path.join(RUNS, "k4.json"))
         page = Page(out)
         self.assertNotIn("<script", out)
-        self.assertNotIn("\u0007", out)
+        self.assertNotRegex(out, "[\u0007\u202e]")
         self.assertNotIn("b", [tag for tag, _ in page.tags])
         self.assertIn("<script>alert(1)</script>&\"'</svg>$x_{$", page.text())
+
+    def test_a_name_that_looks_like_part_of_a_plot_stays_a_name(self):
+        evil = '#020301 id="x" url(#y) xlink:href="#z" \u4e2d\u6587'
+        run = run_of("k2.json")
+        for row in run["rows"]:
+            if row["route"] == "draft_target":
+                row["route"] = evil
+        page = self.page(self.write("r.json", run))
+        drawn = [text.text for svg in re.findall(r'<svg role="img".*?</svg>', page, re.S)
+                 for text in xml.etree.ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn(evil, drawn)
+
+    def test_more_series_than_colors_are_told_apart(self):
+        run = run_of("k2.json")
+        rows = [row for row in run["rows"] if row["concurrency"] == 1]
+        run["rows"] = [dict(row, concurrency=level) for level in range(1, 10) for row in rows]
+        page = self.page(self.write("r.json", run))
+        swatches = re.findall(r"<svg[^>]*>(.*?)</svg>", re.search('<ul class="legend">.*?</ul>', page)[0])
+        self.assertEqual(len(swatches), 9)
+        self.assertEqual(len(set(swatches)), 9)
+        plot = re.search(r'<svg role="img".*?</svg>', page, re.S)[0]
+        markers = re.findall(r'<use xlink:href="#([^"]+)"[^>]*style="fill: (var\(--s\d\))', plot)
+        self.assertEqual(len(set(markers)), 9 + 6)  # the ends of intervals have one shape, in six colors
+
+    def test_sizes_are_read_without_an_exponent(self):
+        for count, expected in [(0, "0 bytes"), (999, "999 bytes"), (999.6e6, "1 GB"), (31457280, "31.5 MB"),
+                                (4.8e12, "4.8 TB"), (2.5e15, "2500 TB")]:
+            self.assertEqual(report.bytes_text(count), expected)
 
     def test_a_draft_is_no_longer_than_its_route_allows(self):
         run = run_of("k2.json")
@@ -331,25 +367,29 @@ class Refused(ReportTest):
                 (top(format_version=2), "format_version: expected 1, found 2"),
                 (top(format_version=True), "format_version: expected 1, found true"),
                 (lambda run: run.pop("command"), "command: expected a text, found nothing"),
-                (top(threads=-1), "threads: expected a whole number of at least 0, found -1"),
-                (top(threads=1.5), "threads: expected a whole number of at least 0, found 1.5"),
+                (top(threads=-1), "threads: expected a whole number from 0 to 9223372036854775807, found -1"),
+                (top(threads=1.5), "threads: expected a whole number from 0 to 9223372036854775807, found 1.5"),
                 (top(weight_bytes=10 ** 400),
-                 "weight_bytes: expected a whole number of at least 0, found a number beyond 64 bits"),
+                 "weight_bytes: expected a whole number from 0 to 9223372036854775807, found a number beyond 64 bits"),
                 (top(complete="yes"), 'complete: expected true or false, found "yes"'),
                 (top(rows=[]), "rows: expected a list with a row for each route, found a list"),
                 (top(rows=[3]), "rows[0]: expected an object, found 3"),
                 (top(verify_cost={"x": 1}), 'verify_cost: expected numbers of rows, from 2, as keys, found "x"'),
                 (top(verify_cost={"2": 0}), "verify_cost.2: expected a number above 0, found 0"),
                 (top(drafters={"a": {"config": {}}}), "drafters.a.plugin: expected a text, found nothing"),
-                (top(draft_tokens={"a": 0}), "draft_tokens.a: expected a whole number of at least 1, found 0"),
-                (lambda run: run["rows"][1].pop("tau"), "rows[1].tau: expected a number from 0 to 1e+18, found nothing"),
-                (row(tau=None), "rows[1].tau: expected a number from 0 to 1e+18, found null"),
-                (row(tau=-1), "rows[1].tau: expected a number from 0 to 1e+18, found -1"),
-                (row(acceptance_rate=1.5), "rows[1].acceptance_rate: expected a number from 0 to 1, found 1.5"),
-                (row(concurrency=0), "rows[1].concurrency: expected a whole number of at least 1, found 0"),
+                (top(draft_tokens={"a": 0}), "draft_tokens.a: expected a whole number from 1 to 1048576, found 0"),
+                (lambda run: run["rows"][1].pop("tau"), "rows[1].tau: expected 0 or a number from 1e-12 to 1e+18, found nothing"),
+                (row(tau=5e-324), "rows[1].tau: expected 0 or a number from 1e-12 to 1e+18, found 5e-324"),
+                (top(verify_cost={"2": 5e-324}),
+                 "verify_cost.2: expected 0 or a number from 1e-12 to 1e+18, found 5e-324"),
+                (top(rows=[{}] * 4097), "rows: expected at most 4096 rows, found 4097"),
+                (row(tau=None), "rows[1].tau: expected 0 or a number from 1e-12 to 1e+18, found null"),
+                (row(tau=-1), "rows[1].tau: expected 0 or a number from 1e-12 to 1e+18, found -1"),
+                (row(acceptance_rate=1.5), "rows[1].acceptance_rate: expected 0 or a number from 1e-12 to 1, found 1.5"),
+                (row(concurrency=0), "rows[1].concurrency: expected a whole number from 1 to 1048576, found 0"),
                 (row(route=["a"]), "rows[1].route: expected a text, found a list"),
                 (row(tpot_ms={"p50": 1, "p90": "x" * 80, "p99": 1}),
-                 'rows[1].tpot_ms.p90: expected a number from 0 to 1e+18, found "' + "x" * 56 + "..."),
+                 'rows[1].tpot_ms.p90: expected 0 or a number from 1e-12 to 1e+18, found "' + "x" * 56 + "..."),
                 (row(speedup=9), "rows[1].speedup: expected a number from speedup_low to speedup_high, found 9"),
                 (lambda run: run["rows"].append(run["rows"][1]), "rows[8]: expected each route once at a temperature "
                                                                 "and concurrency, found that of rows[1] again")]:
@@ -361,7 +401,15 @@ class Refused(ReportTest):
     def test_a_number_too_large_for_a_float(self):
         text = json.dumps(run_of("k2.json")).replace('"tau": 1.0', '"tau": 1e999', 1)
         self.assertEqual(self.refused(self.write("r.json", text.encode())),
-                         "report.py: r.json: rows[0].tau: expected a number from 0 to 1e+18, found Infinity")
+                         "report.py: r.json: rows[0].tau: expected 0 or a number from 1e-12 to 1e+18, found Infinity")
+
+    @needs_matplotlib
+    def test_the_smallest_cost_still_makes_a_page(self):
+        runs = [run_of("k2.json"), run_of("k4.json")]
+        for run in runs:
+            run["verify_cost"] = {str(n): 1e-12 for n in range(2, 20)}
+        code, _, err = program(*(self.write(f"{i}.json", run) for i, run in enumerate(runs)))
+        self.assertEqual((code, err), (0, ""))
 
     def test_a_run_that_is_given_twice(self):
         first, second = self.write("a.json", run_of("k2.json")), self.write("b.json", run_of("k2.json"))
