@@ -1,6 +1,7 @@
 #include "host/bench/measure.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -8,7 +9,6 @@
 #include "core/base/clock.h"
 #include "core/base/json.h"
 #include "core/base/mutex.h"
-#include "host/base/table.h"
 
 namespace specd::host {
 namespace {
@@ -250,8 +250,13 @@ Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,
   return out;
 }
 
+std::string shortest(float value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof(digits), value).ptr};
+}
+
 std::string sampling_text(float temperature) {
-  return temperature == 0 ? "greedy" : "temperature " + fixed(temperature, 1);
+  return temperature == 0 ? "greedy" : "temperature " + shortest(temperature);
 }
 
 std::vector<Row> summarize(const Measurement& measurement, bool skip_loops) {

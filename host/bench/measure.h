@@ -71,6 +71,8 @@ Measurement measure(Backend& backend, const std::vector<Prompt>& prompts,
 constexpr char kNoFreshDrafters[] =
     "drafters: those of the daemon, which keep what earlier requests taught them; for fresh ones "
     "in every round use specd-bench run --config\n";
+// The fewest digits that give the value: "0.8", "0.05", "1"
+std::string shortest(float value);
 // "greedy", "temperature 0.8"
 std::string sampling_text(float temperature);
 

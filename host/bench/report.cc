@@ -1,5 +1,7 @@
 #include "host/bench/report.h"
 
+#include <cstdlib>
+
 #include "host/base/table.h"
 
 namespace specd::host {
@@ -29,6 +31,8 @@ std::string where_text(const Row& row) {
 double acceptance_of(const Row& row) {
   return row.drafted > 0 ? static_cast<double>(row.accepted) / static_cast<double>(row.drafted) : 0;
 }
+// 0.8 of 0.8F, whose double is 0.800000011920929.
+double shown(float value) { return std::strtod(shortest(value).c_str(), nullptr); }
 Json spread_json(const Row::Spread& spread) {
   return {{"p50", spread.p50}, {"p90", spread.p90}, {"p99", spread.p99}};
 }
@@ -62,7 +66,8 @@ std::string findings(const RunFacts& facts, const std::vector<Row>& rows) {
       text += "noise: " + where_text(row) + ": the same route measures " + fixed(row.speedup, 3) +
               "x " + interval_text(row.speedup_interval) + " of itself\n";
     const auto k = facts.draft_tokens.find(row.route);
-    if (k != facts.draft_tokens.end() && row.eta > 0) {
+    // More requests at a time share a forward, whose rows are those of all.
+    if (k != facts.draft_tokens.end() && row.eta > 0 && row.concurrency == 1) {
       const auto cost = facts.verify_cost.find(k->second + 1);
       if (cost != facts.verify_cost.end() && cost->second > 0)
         text += where_text(row) + ": eta " + fixed(row.eta, 3) + ", 1 / V(" +
@@ -82,7 +87,7 @@ Json rows_json(const std::vector<Row>& rows) {
   for (const Row& row : rows)
     list.push_back({{"route", row.route},
                     {"is_control", row.is_control},
-                    {"temperature", row.temperature},
+                    {"temperature", shown(row.temperature)},
                     {"concurrency", row.concurrency},
                     {"input_tokens", row.input_tokens},
                     {"requests", row.requests},
@@ -129,6 +134,8 @@ Json facts_json(const RunFacts& facts) {
           {"isa", facts.isa},
           {"prompts", facts.prompts},
           {"repeat", facts.repeat},
+          {"top_p", shown(facts.top_p)},
+          {"top_k", facts.top_k},
           {"fresh_drafters", facts.fresh_drafters},
           {"verify_cost", cost},
           {"draft_tokens", facts.draft_tokens},

@@ -28,6 +28,8 @@ struct RunFacts {
   std::string isa;
   size_t prompts = 0;
   int repeat = 0;
+  float top_p = 1;                          // 1: off
+  int32_t top_k = 0;                        // 0: off
   bool fresh_drafters = true;               // at the start of every pass over the prompts
   std::map<int, double> verify_cost;        // V(n) by n; empty: not measured
   std::map<std::string, int> draft_tokens;  // K of the routes where it is known
@@ -36,8 +38,8 @@ struct RunFacts {
 
 // Columns, then one line a row.
 std::string rows_table(const std::vector<Row>& rows);
-// One sentence a line: drafters that were not fresh, the noise by the control, eta against
-// 1 / V(K + 1), texts that differ, V(n).
+// One sentence a line: drafters that were not fresh, the noise by the control, eta of one request
+// at a time against 1 / V(K + 1), texts that differ, V(n).
 std::string findings(const RunFacts& facts, const std::vector<Row>& rows);
 Json rows_json(const std::vector<Row>& rows);
 Json facts_json(const RunFacts& facts);

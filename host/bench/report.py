@@ -347,7 +347,7 @@ def section(name, title, lead, body):
     return f'<section aria-labelledby="{name}"><h2 id="{name}">{esc(title)}</h2><p>{esc(lead)}</p>{"".join(body)}</section>'
 
 
-SETTING_NAMES = ["model", "weights", "device", "processor", "instructions", "threads", "version", "program"]
+SETTING_NAMES = ["model", "weights", "device", "processor", "instructions", "threads", "version", "program", "top-p and top-k"]
 
 
 def warnings(page):
@@ -405,7 +405,7 @@ def runs_section(page):
                  ("threads", f"{run.threads or 'not known'} ({esc(run.isa)})"),
                  ("specd", esc(run.version) + ", " + (f"specd-bench <code>{esc(run.program_sha256[:16])}</code> (SHA-256)"
                                                      if run.program_sha256 else "a daemon")),
-                 ("prompts, rounds", f"{run.prompts}, {run.repeat}"),
+                 ("sampling", esc(run.cuts or "top-p and top-k are not known")), ("prompts, rounds", f"{run.prompts}, {run.repeat}"),
                  ("drafters", "fresh in every pass" if run.fresh_drafters else "those of a daemon")]
         if len(page.settings) > 1:
             facts.insert(0, ("setting", str(page.settings.index(run.setting()) + 1)))

@@ -10,7 +10,9 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
+#include "core/base/quote.h"
 #include "core/base/sha256.h"
 #include "host/bench/command.h"
 #include "host/bench/engine_backend.h"
@@ -90,7 +92,8 @@ po::options_description run_options() {
   add("draft-tokens", po::value<std::string>()->default_value("8"),
       "list: K of the replay routes, one route each");
   add("verify-cost", po::value<std::string>(),
-      "with --config: list of N; on the CPU, times steps of N rows by one row, V(N)");
+      "with --config: list of N; on the CPU, also measures V(N), the time of a forward of N rows / "
+      "that of one row");
   add("json", po::value<std::string>(), "also write the result to this file");
   return options;
 }
@@ -145,10 +148,19 @@ struct RunPlan {
   std::optional<SyntheticOptions> synthetic;
 };
 
-Result<std::vector<int>> whole_list(const std::string& option, const std::string& text, int min,
-                                    int max) {
-  SPECD_TRY(const std::vector<double> values, parse_list(option, text, min, max, true));
-  return std::vector<int>(values.begin(), values.end());
+// Each number once: it names a row of the result.
+template <typename T>
+Result<std::vector<T>> list_of(const std::string& option, const std::string& text, T min, T max) {
+  SPECD_TRY(const std::vector<double> numbers,
+            parse_list(option, text, min, max, std::is_integral_v<T>));
+  std::vector<T> values;
+  for (const double number : numbers) {
+    const T value = static_cast<T>(number);
+    if (std::find(values.begin(), values.end(), value) != values.end())
+      return wrong(option + ": expected each number once, found " + quote(text, 60));
+    values.push_back(value);
+  }
+  return values;
 }
 
 Result<RunPlan> read_plan(const po::variables_map& values) {
@@ -171,11 +183,10 @@ Result<RunPlan> read_plan(const po::variables_map& values) {
       measure.routes.push_back(route);
   measure.with_control = !values["no-control"].as<bool>();
   SPECD_TRY(measure.concurrencies,
-            whole_list("--concurrency", values["concurrency"].as<std::string>(), 1,
-                       EngineLimits::kSequences));
-  SPECD_TRY(const std::vector<double> temperatures,
-            parse_list("--temperature", values["temperature"].as<std::string>(), 0, 100, false));
-  measure.temperatures.assign(temperatures.begin(), temperatures.end());
+            list_of<int>("--concurrency", values["concurrency"].as<std::string>(), 1,
+                         EngineLimits::kSequences));
+  SPECD_TRY(measure.temperatures,
+            list_of<float>("--temperature", values["temperature"].as<std::string>(), 0, 100));
   measure.top_p = values["top-p"].as<float>();
   measure.top_k = values["top-k"].as<int32_t>();
   measure.seed = values["seed"].as<uint64_t>();
@@ -209,11 +220,11 @@ Result<RunPlan> read_plan(const po::variables_map& values) {
     if (!(plan.acceptance >= 0 && plan.acceptance <= 1))
       return wrong("--synthetic-acceptance: expected 0 to 1, found " + fixed(plan.acceptance, 3));
     SPECD_TRY(plan.replay_tokens,
-              whole_list("--draft-tokens", values["draft-tokens"].as<std::string>(), 1, 64));
+              list_of<int>("--draft-tokens", values["draft-tokens"].as<std::string>(), 1, 64));
   }
   if (values.count("verify-cost") != 0) {
     SPECD_TRY(plan.verify_rows,
-              whole_list("--verify-cost", values["verify-cost"].as<std::string>(), 2, 256));
+              list_of<int>("--verify-cost", values["verify-cost"].as<std::string>(), 2, 256));
   }
   return plan;
 }
@@ -366,6 +377,8 @@ int tell(const Outcome& outcome, const RunPlan& plan, const std::string& command
   RunFacts facts = outcome.facts;
   facts.command = command;
   facts.repeat = plan.measure.repeat;
+  facts.top_p = plan.measure.top_p;
+  facts.top_k = plan.measure.top_k;
   facts.fresh_drafters = outcome.measurement.fresh_drafters;
   const std::vector<Row> rows = summarize(outcome.measurement, false);
   int64_t loops = 0;

@@ -57,6 +57,7 @@ class Run:
     isa: str
     prompts: int
     repeat: int
+    cuts: str           # "top-p 1, top-k 0"; empty: an older program wrote the run, and did not say
     fresh_drafters: bool
     complete: bool
     verify_cost: dict   # V(n) by n
@@ -67,7 +68,7 @@ class Run:
     def setting(self):
         """Figures of runs that differ in these are not comparable."""
         return (self.model, self.weight_bytes, self.device, self.processor, self.isa, self.threads,
-                self.version, self.program_sha256)
+                self.version, self.program_sha256, self.cuts)
 
 
 def visible(text):
@@ -224,11 +225,12 @@ def read_run(file):
         seen[key] = number
         rows.append(row)
     known = top.object("draft_tokens")
+    cuts = f"top-p {top.number('top_p', 1):g}, top-k {top.whole('top_k')}" if "top_p" in top.value else ""
     return Run(file=visible(file), command=top.text("command"), version=top.text("version"),
                program_sha256=top.text("program_sha256"), device=top.text("device"),
                processor=top.text("processor"), model=top.text("model"),
                weight_bytes=top.whole("weight_bytes"), threads=top.whole("threads"), isa=top.text("isa"),
-               prompts=top.whole("prompts"), repeat=top.whole("repeat"),
+               prompts=top.whole("prompts"), repeat=top.whole("repeat"), cuts=cuts,
                fresh_drafters=top.flag("fresh_drafters"), complete=top.flag("complete"),
                verify_cost=read_verify_cost(top.object("verify_cost")),
                draft_tokens={visible(route): known.whole(route, 1, 1 << 20) for route in known.value},

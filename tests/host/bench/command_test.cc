@@ -75,7 +75,7 @@ class BenchCommand : public testing::Test {
 
 TEST_F(BenchCommand, routes_run_side_by_side_and_the_json_holds_what_the_table_shows) {
   ASSERT_EQ(run("run --config c.yaml --prompts set.jsonl --routes lookup --max-tokens 17 "
-                "--ignore-eos --repeat 2 --concurrency 1,2 --temperature 0,0.8 "
+                "--ignore-eos --repeat 2 --concurrency 1,2 --temperature 0,0.85 --top-p 0.9 "
                 "--synthetic-acceptance 1 --draft-tokens 1,3 --verify-cost 2,4 --json r.json"),
             0)
       << out_ << err_;
@@ -108,7 +108,13 @@ TEST_F(BenchCommand, routes_run_side_by_side_and_the_json_holds_what_the_table_s
   EXPECT_NE(out_.find("noise: off (again)"), std::string::npos) << out_;
   EXPECT_TRUE(json["fresh_drafters"]);
   EXPECT_EQ(out_.find("keep what earlier requests taught them"), std::string::npos) << out_;
+  EXPECT_NE(out_.find("replay-100-k3, temperature 0.85, concurrency 1: eta "), std::string::npos)
+      << out_;
   EXPECT_NE(out_.find("1 / V(4)"), std::string::npos) << out_;
+  EXPECT_EQ(out_.find("concurrency 2: eta "), std::string::npos) << out_;  // V(8), not V(4)
+  EXPECT_EQ(json["rows"].back()["temperature"], 0.85);
+  EXPECT_EQ(json["top_p"], 0.9);
+  EXPECT_EQ(json["top_k"], 0);
 }
 
 TEST_F(BenchCommand, the_command_in_the_json_is_one_that_a_shell_reads_as_the_same) {
@@ -164,6 +170,12 @@ TEST_F(BenchCommand, what_is_wrong_is_named_by_option_file_and_line) {
       {"run --config c.yaml", 2, "expected --prompts PATH or --synthetic N"},
       {"run --config c.yaml --prompts set.jsonl --concurrency 1,x", 2,
        "--concurrency: expected whole numbers from 1 to 1024, separated by commas, found 'x'"},
+      {"run --config c.yaml --prompts set.jsonl --concurrency 1,2,1", 2,
+       "--concurrency: expected each number once, found '1,2,1'"},
+      {"run --config c.yaml --prompts set.jsonl --temperature 0.8,0.80", 2,
+       "--temperature: expected each number once, found '0.8,0.80'"},
+      {"run --config c.yaml --prompts set.jsonl --synthetic-acceptance 1 --draft-tokens 3,3", 2,
+       "--draft-tokens: expected each number once, found '3,3'"},
       {"run --config c.yaml --prompts set.jsonl --temperature -1", 2, "--temperature: expected"},
       {"run --config c.yaml --prompts set.jsonl --synthetic-acceptance 1.5", 2,
        "--synthetic-acceptance: expected 0 to 1"},

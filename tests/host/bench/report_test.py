@@ -241,6 +241,16 @@ class Warned(ReportTest):
         for table in page.tables:
             self.assertEqual(len({row["run"][0] for row in table if "run" in row} or {1}), 1)
 
+    def test_runs_that_draw_from_other_tokens_are_drawn_apart(self):
+        files = []
+        for k, top_p in ((2, 1.0), (4, 0.9)):
+            run = run_of(f"k{k}.json")
+            run.update(top_p=top_p, top_k=0)
+            files.append(self.write(f"{k}.json", run))
+        text = Page(self.page(*files)).text()
+        self.assertIn("the runs differ in top-p and top-k: top-p 1, top-k 0 (run 1); top-p 0.9, top-k 0 (run 2).", text)
+        self.assertNotIn("By draft tokens and concurrency", text)
+
     def test_runs_that_are_alike_are_not_said_to_differ(self):
         text = self.recorded("k2.json", "k4.json")
         self.assertNotIn("the runs differ", text)
@@ -382,6 +392,8 @@ class Refused(ReportTest):
                 (row(tau=5e-324), "rows[1].tau: expected 0 or a number from 1e-12 to 1e+18, found 5e-324"),
                 (top(verify_cost={"2": 5e-324}),
                  "verify_cost.2: expected 0 or a number from 1e-12 to 1e+18, found 5e-324"),
+                (top(top_p=1.5, top_k=0), "top_p: expected 0 or a number from 1e-12 to 1, found 1.5"),
+                (top(top_p=1), "top_k: expected a whole number from 0 to 9223372036854775807, found nothing"),
                 (top(rows=[{}] * 4097), "rows: expected at most 4096 rows, found 4097"),
                 (row(tau=None), "rows[1].tau: expected 0 or a number from 1e-12 to 1e+18, found null"),
                 (row(tau=-1), "rows[1].tau: expected 0 or a number from 1e-12 to 1e+18, found -1"),
