@@ -81,8 +81,9 @@ std::string chunk(const std::string& part) {
 std::string origin_form(std::string target) {
   constexpr std::string_view kScheme = "http://";
   if (!target.starts_with(kScheme)) return target;
-  const size_t path = target.find('/', kScheme.size());
-  return path == std::string::npos ? "/" : target.substr(path);
+  const size_t path = target.find_first_of("/?", kScheme.size());
+  if (path == std::string::npos) return "/";
+  return (target[path] == '/' ? "" : "/") + target.substr(path);
 }
 
 void add_once(std::vector<std::string>& words, const std::string& word) {
@@ -286,6 +287,9 @@ class Connection final : public SeatedConnection {
       request_.headers.emplace_back(lower_case(std::string(field.name_string())),
                                     std::string(field.value()));
     }
+    if (const std::string why = ambiguity(); !why.empty()) {
+      return send(response(shared_.refusal(request_.path, http::status::bad_request, why)), true);
+    }
     std::vector<std::string> paths, methods;
     for (const HttpRoute& route : shared_.routes) {
       add_once(paths, route.path);
@@ -303,6 +307,19 @@ class Connection final : public SeatedConnection {
                                                 "expected " + joined_or(methods)));
     refused.set(http::field::allow, joined(methods));
     send(std::move(refused), true);
+  }
+
+  // Why a proxy before this server may read the request as another one (RFC 9112, 3.2 and 6.3); empty = it cannot. The
+  // parser itself refuses two lengths, and a length with chunks.
+  std::string ambiguity() const {
+    const auto& head = parser_->get();
+    if (const size_t n = head.count(http::field::host); n > 1)
+      return "expected one Host header, found " + std::to_string(n);
+    const size_t n_codings = head.count(http::field::transfer_encoding);
+    const bool is_chunked = n_codings == 1 && head.version() >= 11 &&
+                            beast::iequals(head[http::field::transfer_encoding], "chunked");
+    if (n_codings == 0 || is_chunked) return "";
+    return "expected Content-Length or, of HTTP/1.1, Transfer-Encoding: chunked";
   }
 
   void take(const HttpRoute& route) {
@@ -323,7 +340,10 @@ class Connection final : public SeatedConnection {
                   true);
     }
     parser_->body_limit(route.body_bytes_max);
-    if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return read_body();
+    // RFC 9110, 10.1.1: nobody of HTTP/1.0 waits.
+    const bool waits = parser_->get().version() >= 11 &&
+                       beast::iequals(parser_->get()[http::field::expect], "100-continue");
+    if (!waits) return read_body();
     // The client sends the body only after this.
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(stream_, asio::buffer(kContinue),
@@ -385,9 +405,11 @@ class Connection final : public SeatedConnection {
   void refuse(const error_code& error) {
     const std::optional<http::status> status = status_of(error);
     if (!status) return;
-    send(make_response(shared_.refusal("", *status, std::string(http::obsolete_reason(*status))),
-                       11),
-         true);
+    std::string why =
+        *status == http::status::bad_request
+            ? "malformed HTTP: " + error.message()
+            : "expected headers of at most " + std::to_string(kHeaderBytesMax) + " bytes";
+    send(make_response(shared_.refusal("", *status, std::move(why)), 11), true);
   }
 
   Response response(HttpAnswer answer) const {

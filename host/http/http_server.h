@@ -3,7 +3,8 @@
 //
 //   HttpServer::start("127.0.0.1", 9090, {{"GET", "/metrics", answer_metrics}});
 //
-// Errors that the server answers itself: 400 malformed HTTP; 404 an unknown path; 405 another method; 413 a body
+// Errors that the server answers itself: 400 malformed HTTP, also several Host headers, or a Transfer-Encoding other than
+// chunked; 404 an unknown path; 405 another method; 413 a body
 // larger than the route takes; 415 a compressed body; 431 headers of more than 8 KiB; 503 too many connections; and
 // the status of HttpPolicy. Then it closes the connection, except after a 404 or a refusal by HttpPolicy of a request
 // without a body. A client that sends more than 16 KiB while its request is being answered is disconnected, too.

@@ -123,11 +123,16 @@ class HttpServerTest : public testing::Test {
     EXPECT_EQ(http_body(answer), "here\n") << answer;
   }
   // The status line's number of what comes back for `bytes`, and that the connection then closes.
-  std::string refused(const std::string& bytes) {
+  // Up to the end of the connection, which has to come.
+  std::string send_and_read(const std::string& bytes) {
     RawClient client(endpoint());
     EXPECT_TRUE(client.send(bytes));
     const std::string answer = client.read_all();
     EXPECT_TRUE(client.ended()) << answer;
+    return answer;
+  }
+  std::string refused(const std::string& bytes) {
+    const std::string answer = send_and_read(bytes);
     EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
     return answer.substr(0, 12);
   }
@@ -197,11 +202,55 @@ TEST_F(HttpServerTest, what_is_not_taken_gets_a_defined_answer) {
        {std::string("\r\n\r\n\r\n"), std::string("GET\r\n\r\n"), std::string("hello there\r\n\r\n"),
         std::string("GET /here HTTP/9.9\r\n\r\n"), std::string("GET /here HTTP/1.1\r\n: x\r\n\r\n"),
         std::string("GET /here HTTP/1.1\r\nContent-Length: -1\r\n\r\n"),
+        std::string("GET /here HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
         std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(64, '\xee'),
         std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), std::string(1, '\0') + "\r\n\r\n"}) {
     EXPECT_EQ(refused(garbage), "HTTP/1.1 400") << garbage;
   }
   EXPECT_EQ(calls_, 0) << "nothing of that is for a handler";
+}
+
+TEST_F(HttpServerTest, a_body_whose_end_proxies_may_see_elsewhere_is_refused) {
+  start();
+  const std::string next = "\r\n\r\n0\r\n\r\nGET /here HTTP/1.1\r\n\r\n";
+  for (const std::string headers :
+       {"HTTP/1.1\r\nTransfer-Encoding: gzip", "HTTP/1.1\r\nTransfer-Encoding: chunked, gzip",
+        "HTTP/1.1\r\nTransfer-Encoding: gzip, chunked", "HTTP/1.1\r\nTransfer-Encoding: xchunked",
+        "HTTP/1.1\r\nTransfer-Encoding: identity\r\nContent-Length: 5",
+        "HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: gzip",
+        "HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5",
+        "HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6",
+        "HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked"}) {
+    for (const std::string request : {"POST /echo ", "GET /here "}) {
+      const std::string answer = send_and_read(request + headers + next);
+      EXPECT_EQ(answer.substr(9, 3), "400") << request << headers << "\n" << answer;
+      EXPECT_EQ(answer.find("\nHTTP/1"), std::string::npos) << "the body was taken for a request";
+    }
+  }
+  EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(HttpServerTest, what_is_malformed_is_named) {
+  start();
+  EXPECT_EQ(http_body(send_and_read("GET /here HTTP/1.1\r\nContent-Length: -1\r\n\r\n")),
+            "malformed HTTP: bad Content-Length\n");
+  EXPECT_EQ(http_body(send_and_read("GET /here HTTP/1.1\r\nA: " + std::string(9000, 'a'))),
+            "expected headers of at most 8192 bytes\n");
+  EXPECT_EQ(http_body(send_and_read("GET /here HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")),
+            "expected one Host header, found 2\n");
+}
+
+TEST_F(HttpServerTest, the_path_of_an_absolute_target_ends_before_its_query) {
+  start();
+  for (const auto& [target, path] :
+       std::vector<std::pair<std::string, std::string>>{{"http://a/here", "/here"},
+                                                        {"http://a/here?x", "/here"},
+                                                        {"http://a?x=/here", "/"},
+                                                        {"http://a", "/"}}) {
+    const std::string answer =
+        send_and_read("GET " + target + " HTTP/1.1\r\nConnection: close\r\n\r\n");
+    EXPECT_EQ(answer.substr(9, 3), path == "/here" ? "200" : "404") << target;
+  }
 }
 
 TEST_F(HttpServerTest, random_bytes_never_reach_a_handler) {
@@ -398,6 +447,10 @@ TEST_F(HttpServerTest, a_client_that_waits_for_continue_is_told_to_send_its_body
   EXPECT_EQ(refused("POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n"
                     "Expect: 100-continue\r\n\r\n"),
             "HTTP/1.1 413");
+  // A client of HTTP/1.0 does not know that answer.
+  EXPECT_EQ(http_body(send_and_read("POST /echo HTTP/1.0\r\nContent-Length: 5\r\n"
+                                    "Expect: 100-continue\r\n\r\nhello")),
+            "POST /echo hello");
 }
 
 TEST_F(HttpServerTest, a_body_beyond_the_limit_of_its_route_is_refused) {
