@@ -86,6 +86,8 @@ Result<po::variables_map> read_command_line(const po::options_description& optio
     SPECD_OK_OR_RETURN(check_signs(parsed));
     po::store(parsed, values);
     po::notify(values);
+  } catch (const po::multiple_occurrences& error) {
+    return Status(Code::kInvalidArgument, error.what());
   } catch (const po::error_with_option_name& error) {
     return Status(Code::kInvalidArgument,
                   error.what() + expected_of(options, error.get_option_name()));

@@ -365,7 +365,8 @@ def warnings(page):
         if not run.complete:
             found.append(f"Run {i + 1} ended early: it has what was measured until then.")
         if not run.fresh_drafters:
-            found.append(f"Run {i + 1} is of a daemon, whose drafters keep what earlier requests taught them.")
+            found.append(f"Run {i + 1} is of a daemon, whose drafters keep what earlier requests taught them. Its processor "
+                         "and program are not known: they may differ from those of another daemon.")
         if not any(row.is_control for row in run.rows):
             found.append(f"Run {i + 1} did not measure off a second time: its noise is not known.")
         if run.prompts == 1:
@@ -429,9 +430,9 @@ WORDS = [("off", "plain decoding, the base of every comparison"),
 
 
 def summary(page):
-    """The best of the real drafters, one request at a time."""
+    """The best of the real drafters that keep their promise, one request at a time."""
     candidates = [p for p in page.points if p.family != "off" and not p.row.is_control and p.row.concurrency == 1
-                  and p.row.speedup > 0 and p.run.drafters.get(p.row.route, ("",))[0] != REPLAY]
+                  and p.row.speedup > 0 and (p.row.identical or not p.row.promises_text) and p.run.drafters.get(p.row.route, ("",))[0] != REPLAY]
     if not candidates:
         return ""
     best = max(candidates, key=lambda p: p.row.speedup)

@@ -180,6 +180,8 @@ TEST_F(BenchCommand, what_is_wrong_is_named_by_option_file_and_line) {
       {"run --config c.yaml --prompts set.jsonl --synthetic-acceptance 1.5", 2,
        "--synthetic-acceptance: expected 0 to 1"},
       {"run --config c.yaml --prompts set.jsonl --nonsense", 2, "--nonsense"},
+      {"run --config c.yaml --prompts set.jsonl --repeat 1 --repeat 2", 2,
+       "option '--repeat' cannot be specified more than once\n"},
       {"run --socket s.sock --prompts set.jsonl --verify-cost 2", 2,
        "--verify-cost: expected with --config only"},
       {"run --config bad.yaml --prompts set.jsonl", 1, "bad.yaml:2:1:"},

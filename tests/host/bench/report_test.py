@@ -263,7 +263,8 @@ class Warned(ReportTest):
         run["rows"] = [row for row in run["rows"] if not row["is_control"]]
         run["rows"][1].update(identical=False, first_difference="a.py: token 3")
         text = Page(self.page(self.write("r.json", run))).text()
-        for expected in ("Run 1 ended early", "whose drafters keep what earlier requests taught them",
+        for expected in ("Run 1 ended early", "whose drafters keep what earlier requests taught them. Its processor "
+                         "and program are not known",
                          "its noise is not known", "wrote another text than off, although it promises the same: a.py: token 3"):
             self.assertIn(expected, text)
         run = run_of("k2.json")
@@ -278,6 +279,15 @@ class Warned(ReportTest):
         self.assertIn("2 of 6 answers of off end in a loop", text)
         self.assertIn("Run 1 has one prompt: its intervals are over the rounds of that prompt and say nothing of others, "
                       "and with one round they have no width.", text)
+
+    def test_a_drafter_that_broke_its_promise_is_not_the_best(self):
+        run = run_of("k2.json")
+        best = max((row for row in run["rows"] if row["concurrency"] == 1 and row["route"] != "off"),
+                   key=lambda row: row["speedup"])
+        for same, expected in ((True, True), (False, False)):
+            best["identical"] = same
+            lead = re.search("Largest speedup.*", Page(self.page(self.write("r.json", run))).text())
+            self.assertEqual(f"by {best['route']}" in (lead[0] if lead else ""), expected)
 
     def test_names_with_html_and_formulas_stay_names(self):
         evil = "<script>alert(1)</script>&\"'</svg>$x_{$\u0007\u202e]]>"
