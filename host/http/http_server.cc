@@ -379,7 +379,7 @@ class Connection final : public SeatedConnection {
     if (!has_request_ || is_finishing_ || is_watching_) return;
     const size_t room = buffer_.max_size() - buffer_.size();
     if (room == 0) return lose();
-    stream_.expires_never();  // no more than the present write
+    stream_.expires_never();  // a write that is under way keeps its limit
     stream_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)),
                             [self = this_one()](const error_code& error, size_t n) {
                               self->is_watching_ = false;
