@@ -129,6 +129,8 @@ def check_trees(daemon, browser):
         browser.press("ArrowLeft")
     assert seen == {tree["step"] for tree in state["trees"]}, "the arrows lead to every step"
     assert browser.run("document.getElementById('hold').getAttribute('aria-pressed')") == "true"
+    browser.press(" ", " ")
+    assert browser.run("document.getElementById('hold').getAttribute('aria-pressed')") == "true", "a radio's key"
     browser.run("document.activeElement.blur()")
     browser.press(" ", " ")
     assert browser.run("document.getElementById('hold').getAttribute('aria-pressed')") == "false"
@@ -182,6 +184,21 @@ def check_widths(browser, folder):
                 browser.screenshot(os.path.join(folder, f"page_{width}_{scheme}.png"))
 
 
+def check_many(daemon, browser):
+    """A state lists 64 requests at most; the page says how many more run."""
+    state = daemon.ask("/page/state")
+    one = {"id": "one", "index": 0, "route": "off", "generation": 1, "prompt": 1, "output": 1, "max": 2,
+           "drafted": 0, "accepted": 0}
+    state.update(requests=[one | {"number": 1000 + i} for i in range(64)])
+    for running, is_hidden in ((70, "false"), (64, "true")):
+        state.update(running=running)
+        browser.run(f"window.fetch = async () => ({{status: 200, json: async () => ({json.dumps(state)})}})")
+        browser.until(f"document.getElementById('running').textContent === '{running}' && "
+                      f"document.getElementById('unlisted').hidden === {is_hidden}")
+        if running == 70:
+            assert browser.run("document.getElementById('unlisted').textContent") == "and 6 more, which are not listed"
+
+
 def check_key(program):
     """With keys the page asks for one, without a request that fails."""
     daemon = Daemon(program, "{listen: 127.0.0.1:0, page: true, api_keys_file: KEYS}")
@@ -233,6 +250,7 @@ def main():
         check_widths(browser, folder)
         for each in requests:
             each.join()
+        check_many(daemon, browser)
         assert all(url.startswith((daemon.url, "data:")) for url in browser.requests), set(browser.requests)
         assert not browser.errors, browser.errors
     finally:
