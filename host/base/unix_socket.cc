@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -85,15 +86,21 @@ Status check_folder(const std::string& path) {
   return Status();
 }
 
+// What another user left at a path that nobody told of may be in the way on purpose: in /tmp, anyone
+// may write.
+Status of_another_user(const std::string& path, uid_t user) {
+  return refused(path + " belongs to another user (id " + std::to_string(user) +
+                 "); remove it or set another `listen`, which without a configuration is "
+                 "$SPECD_SOCKET");
+}
+
 // `lock` is open.
 Status check_lock(int lock, const std::string& path) {
   struct stat info {};
   if (fstat(lock, &info) != 0) return refused("cannot use " + path + ": " + reason());
   if (!S_ISREG(info.st_mode))
     return refused(path + " exists and is not a plain file; remove it or set another `listen`");
-  if (info.st_uid != geteuid())
-    return refused(path + " belongs to another user (id " + std::to_string(info.st_uid) +
-                   "); remove it or set another `listen`");
+  if (info.st_uid != geteuid()) return of_another_user(path, info.st_uid);
   return Status();
 }
 
@@ -103,6 +110,7 @@ Status remove_dead_socket(const std::string& path) {
   if (lstat(path.c_str(), &info) != 0) return Status();
   if (!S_ISSOCK(info.st_mode))
     return refused(path + " exists and is not a socket; remove it or set another `listen`");
+  if (geteuid() != 0 && info.st_uid != geteuid()) return of_another_user(path, info.st_uid);
   const int fd = connect_to(path);
   if (fd >= 0) close(fd);
   if (fd >= 0 || errno != ECONNREFUSED)
@@ -128,6 +136,21 @@ std::string socket_uri(const std::string& path) {
   return uri;
 }
 
+std::string default_socket() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  std::error_code unused;
+  if (const std::string socket = variable("SPECD_SOCKET"); !socket.empty())
+    return std::filesystem::absolute(socket, unused).string();
+  for (const char* name : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"}) {
+    const std::string folders = variable(name), first = folders.substr(0, folders.find(':'));
+    if (first.starts_with('/')) return first + "/specd.sock";
+  }
+  return "/tmp/specd-" + std::to_string(geteuid()) + ".sock";
+}
+
 Status check_server_user(const std::string& path) {
   const int fd = connect_to(path);
   if (fd < 0) return Status();
@@ -139,7 +162,9 @@ Status check_server_user(const std::string& path) {
   if (is_known && (peer.uid == self || peer.uid == 0)) return Status();
   if (is_known && is_folder_of(peer.uid, folder_of(path))) return Status();
   return refused("the process that serves " + path + " belongs to another user (id " +
-                 std::to_string(peer.uid) + "); prompts are not sent to it");
+                 std::to_string(peer.uid) +
+                 "); prompts are not sent to it; name the socket of your daemon with --socket or "
+                 "$SPECD_SOCKET");
 }
 
 Result<SocketClaim> SocketClaim::take(const std::string& path) {
@@ -150,7 +175,13 @@ Result<SocketClaim> SocketClaim::take(const std::string& path) {
       open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (lock < 0 && errno == ELOOP)
     return refused(lock_path + " is a symbolic link; remove it or set another `listen`");
-  if (lock < 0) return refused("cannot open " + lock_path + ": " + reason());
+  if (lock < 0) {
+    const int error = errno;
+    struct stat info {};
+    if (error == EACCES && lstat(lock_path.c_str(), &info) == 0 && info.st_uid != geteuid())
+      return of_another_user(lock_path, info.st_uid);
+    return refused("cannot open " + lock_path + ": " + std::strerror(error));
+  }
   if (Status status = check_lock(lock, lock_path); !status.ok()) {
     close(lock);
     return status;

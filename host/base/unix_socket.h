@@ -14,6 +14,11 @@ constexpr size_t kSocketPathMax = 107;  // sockaddr_un, less its final zero
 // address and as a target. `path` is absolute.
 std::string socket_uri(const std::string& path);
 
+// Where a daemon serves that no configuration tells, and where specctl looks first: $SPECD_SOCKET,
+// else specd.sock in $RUNTIME_DIRECTORY (systemd) or $XDG_RUNTIME_DIR, else /tmp/specd-UID.sock.
+// An absolute path.
+std::string default_socket();
+
 // kFailedPrecondition when the process that serves `path` belongs neither to this user, nor to root, nor to the
 // owner of the folder, where only root or this user can have made that: nobody else may write to any folder above.
 // ok when nobody serves it: connecting says so.

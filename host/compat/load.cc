@@ -1,7 +1,5 @@
 #include "host/compat/load.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -10,7 +8,9 @@
 #include <utility>
 
 #include "core/base/json.h"
+#include "core/base/quote.h"
 #include "core/base/words.h"
+#include "host/base/unix_socket.h"
 #include "host/compat/hub_cache.h"
 #include "host/compat/model_file.h"
 #include "host/compat/model_repository.h"
@@ -82,14 +82,34 @@ Status add_file(const RepositoryModel& model, bool has_option, ModelPlaces& plac
                  : add_vllm_model(value, places, unknown, root);
 }
 
-Status add_speculative_config(const std::string& text, ModelPlaces& places, UnknownKeys& unknown,
-                              YamlNode& root) {
+// What is told when the route that the option makes takes the place of one in the file; "" when none
+// has its name.
+std::string replaced_route(const YamlNode& root, const std::string& name, const std::string& file) {
+  const auto of = [](const YamlNode& parent, const std::string& key) {
+    const auto found =
+        std::ranges::find_if(parent.items, [&](const YamlNode& item) { return item.key == key; });
+    return found == parent.items.end() ? nullptr : &*found;
+  };
+  const YamlNode* const routes = of(root, "routes");
+  const YamlNode* const route = routes == nullptr ? nullptr : of(*routes, name);
+  if (route == nullptr) return "";
+  return kSpeculativeOption + " makes a route " + quote(name) + " in place of that of " + file +
+         ":" + std::to_string(route->key_place.line) +
+         "; give that one another name to have both (--strict-config refuses this)";
+}
+
+// `notice` gets what is told of it.
+Status add_speculative_config(const LoadOptions& options, ModelPlaces& places, UnknownKeys& unknown,
+                              YamlNode& root, std::string& notice) {
+  const std::string& text = options.speculative_config;
   SPECD_TRY(const YamlNode theirs, read_json(text, kSpeculativeOption));
   SPECD_TRY(Speculation made,
             vllm_speculation({.node = theirs, .file = kSpeculativeOption}, places, unknown));
   const auto source = std::make_shared<const std::string>(kSpeculativeOption);
   set_source(made.route, source);
   if (made.draft_model) set_source(*made.draft_model, source);
+  notice = replaced_route(root, made.route.key, options.config);
+  if (options.is_strict && !notice.empty()) return Status(Code::kInvalidArgument, notice);
   add_speculation(std::move(made), root);
   return Status();
 }
@@ -113,19 +133,8 @@ void add_warning(const UnknownKeys& in_file, const std::string& file, const Unkn
 Surroundings surroundings_of_process() {
   Surroundings made;
   made.hub_cache = hub_cache_folder([](const char* name) { return std::getenv(name); });
-  const auto variable = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
+  made.socket = default_socket();
   std::error_code unused;
-  if (const std::string socket = variable("SPECD_SOCKET"); !socket.empty())
-    made.socket = fs::absolute(socket, unused).string();
-  for (const char* folder : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"})
-    // Of several folders the first.
-    if (const std::string first = variable(folder).substr(0, variable(folder).find(':'));
-        made.socket.empty() && first.starts_with('/'))
-      made.socket = first + "/specd.sock";
-  if (made.socket.empty()) made.socket = "/tmp/specd-" + std::to_string(geteuid()) + ".sock";
   const fs::path program = fs::read_symlink("/proc/self/exe", unused).parent_path().parent_path();
   const fs::path installed = program / "lib/specd/plugins";
   made.plugins = (fs::is_directory(installed, unused) ? installed : program / "plugins").string();
@@ -139,7 +148,7 @@ Result<Config> load(const LoadOptions& options, const Surroundings& surroundings
   ModelPlaces places{.hub_cache = surroundings.hub_cache};
   UnknownKeys in_file{.are_errors = options.is_strict}, in_option{.are_errors = options.is_strict};
   YamlNode root;
-  std::string file = options.config, notice;
+  std::string file = options.config, notice, replaced;
   LoadOptions again = options;
   if (options.model_repository.empty()) {
     SPECD_TRY(const std::string text, read_text_file(file, kYamlBytesMax));
@@ -155,11 +164,12 @@ Result<Config> load(const LoadOptions& options, const Surroundings& surroundings
   }
   places.repository.clear();  // the option is not in the repository
   if (!options.speculative_config.empty() && root.kind == YamlNode::Kind::kMap)
-    SPECD_OK_OR_RETURN(add_speculative_config(options.speculative_config, places, in_option, root));
+    SPECD_OK_OR_RETURN(add_speculative_config(options, places, in_option, root, replaced));
   SPECD_OK_OR_RETURN(apply_overrides(options.overrides, config_keys(), root));
   SPECD_OK_OR_RETURN(check_missing(places, root));
   SPECD_TRY(Config config, load_tree(std::move(root), file));
-  if (!notice.empty()) config.warnings.push_back(notice);
+  for (const std::string& each : {notice, replaced})
+    if (!each.empty()) config.warnings.push_back(each);
   add_warning(in_file, file, in_option, config);
   config.read_again = [again, surroundings] { return load(again, surroundings); };
   return config;

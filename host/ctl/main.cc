@@ -14,6 +14,7 @@
 #include "host/base/command_line.h"
 #include "host/base/completion.h"
 #include "host/base/output.h"
+#include "host/base/unix_socket.h"
 #include "host/ctl/chat_options.h"
 #include "host/ctl/command.h"
 #include "host/rpc/client.h"
@@ -24,7 +25,8 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr char kDefaultSocket[] = "/run/specd/specd.sock";
+// That of configs/systemd.
+constexpr char kSystemSocket[] = "/run/specd/specd.sock";
 
 constexpr char kAbout[] = "specctl: talks to a running specd\n";
 constexpr char kExits[] =
@@ -38,7 +40,8 @@ po::options_description make_options() {
   add("help,h", "this text");
   add("version", "the version");
   add("socket", po::value<std::string>()->value_name("PATH"),
-      "the daemon's socket (default: $SPECD_SOCKET, else /run/specd/specd.sock)");
+      "the daemon's socket (default: $SPECD_SOCKET, else specd.sock in $XDG_RUNTIME_DIR or "
+      "/tmp/specd-UID.sock if it is there, else /run/specd/specd.sock)");
   add("server", po::value<std::string>()->value_name("HOST:PORT"),
       "the daemon's port (tcp.listen) instead of its socket");
   add("tls-ca", po::value<std::string>()->value_name("FILE"),
@@ -163,10 +166,11 @@ Result<Client> connect(const po::variables_map& values) {
       tls = {.ca = text("tls-ca"), .certificate = text("tls-certificate"), .key = text("tls-key")};
     return Client::connect_tcp(text("server"), tls);
   }
+  if (values.count("socket") != 0) return Client::connect(text("socket"));
   const char* const given = std::getenv("SPECD_SOCKET");
-  return Client::connect(values.count("socket") != 0 ? text("socket")
-                         : given != nullptr          ? given
-                                                     : kDefaultSocket);
+  const std::string own = default_socket();
+  const bool is_own = (given != nullptr && *given != '\0') || path_exists(own);
+  return Client::connect(is_own ? own : kSystemSocket);
 }
 
 // The error in the words after `route`, or "".

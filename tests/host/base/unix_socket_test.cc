@@ -100,6 +100,38 @@ TEST_F(UnixSocketTest, lock_that_is_no_plain_file_of_this_user_is_named) {
   expect_refused(lock + " belongs to another user (id 4711); remove it");
 }
 
+TEST_F(UnixSocketTest, what_another_user_left_at_the_path_is_told_with_the_way_around_it) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  fs::permissions(folder_, fs::perms::all | fs::perms::sticky_bit);
+  const auto told_to_another_user = [&] {
+    int text[2];
+    EXPECT_EQ(pipe(text), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (setuid(4711) != 0) _exit(1);
+      const std::string told = SocketClaim::take(path_).status().text();
+      _exit(write(text[1], told.data(), told.size()) < 0 ? 1 : 0);
+    }
+    close(text[1]);
+    char buffer[1000];
+    const ssize_t size = read(text[0], buffer, sizeof(buffer));
+    close(text[0]);
+    waitpid(child, nullptr, 0);
+    return std::string(buffer, size > 0 ? static_cast<size_t>(size) : 0);
+  };
+  const std::string around =
+      " belongs to another user (id 0); remove it or set another `listen`, which without a "
+      "configuration is $SPECD_SOCKET";
+  leave_socket();
+  EXPECT_NE(told_to_another_user().find(path_ + around), std::string::npos)
+      << told_to_another_user();
+  fs::remove(path_ + ".lock");
+  std::ofstream(path_ + ".lock") << "1\n";
+  fs::permissions(path_ + ".lock", fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_NE(told_to_another_user().find(path_ + ".lock" + around), std::string::npos)
+      << told_to_another_user();
+}
+
 TEST_F(UnixSocketTest, process_of_another_user_behind_the_socket_is_noticed) {
   EXPECT_TRUE(check_server_user(path_).ok()) << "nobody serves it";
   const int own = serve_socket();
@@ -122,6 +154,8 @@ TEST_F(UnixSocketTest, process_of_another_user_behind_the_socket_is_noticed) {
   const Status status = check_server_user(path_);
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_NE(status.text().find("belongs to another user (id 4711)"), std::string::npos)
+      << status.text();
+  EXPECT_NE(status.text().find("with --socket or $SPECD_SOCKET"), std::string::npos)
       << status.text();
   ASSERT_EQ(chown(folder_.c_str(), 4711, 4711), 0);
   EXPECT_FALSE(check_server_user(path_).ok()) << "others may write to its folder";

@@ -82,6 +82,21 @@ TEST_F(TheirFiles, the_tutorials_eagle3_model_is_served_unchanged) {
   EXPECT_EQ(daemon_.stop(), 0) << daemon_.output();
 }
 
+// Both programs begin with the same variables.
+TEST_F(TheirFiles, specctl_finds_the_daemon_that_was_told_no_socket) {
+  folder_.write("repository/llama/1/model.yaml", kTutorialEagle3);
+  serve({});
+  const std::string variables = "env -u SPECD_SOCKET -u RUNTIME_DIRECTORY XDG_RUNTIME_DIR='";
+  const std::string command =
+      "' " + (fs::path(SPECD_BINARY).parent_path() / "specctl").string() + " status";
+  const auto [code, text] = run_command(variables + daemon_.folder().string() + command);
+  EXPECT_EQ(code, 0) << text;
+  const auto [other, missing] = run_command(variables + folder_.path().string() + command);
+  EXPECT_EQ(other, 4) << missing;
+  EXPECT_NE(missing.find("/run/specd/specd.sock"), std::string::npos) << missing;
+  EXPECT_EQ(daemon_.stop(), 0) << daemon_.output();
+}
+
 TEST_F(TheirFiles, the_tutorials_draft_model_is_served_unchanged) {
   folder_.write("repository/tensorrt_llm/1/model.yaml", kTutorialDraftTarget);
   serve({"--set", "draft_models[0].path=" + (kZoo / "pico-draft").string()});
