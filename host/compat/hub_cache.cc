@@ -1,5 +1,6 @@
 #include "host/compat/hub_cache.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -69,6 +70,41 @@ Result<std::string> commit_of(const fs::path& model, const Wanted& wanted) {
   return commit;
 }
 
+// What a checkpoint is saved in. The files of the training program beside it are no weights.
+bool is_weights(const fs::path& file) {
+  const std::string name = file.filename().string(), kind = file.extension().string();
+  if (kind == ".bin") return name.starts_with("pytorch_model");
+  if (kind != ".pt" && kind != ".pth") return kind == ".safetensors";
+  constexpr const char* kOthers[] = {"optimizer", "scheduler", "scaler", "rng_state",
+                                     "training_args"};
+  return std::ranges::none_of(kOthers, [&](const char* other) { return name.starts_with(other); });
+}
+
+using Variables = std::function<const char*(const char*)>;
+
+// Python's expanduser() and expandvars(), but for the homes of other users.
+std::string expanded(std::string path, const Variables& variable) {
+  const char* const home = variable("HOME");
+  if (home != nullptr && (path == "~" || path.starts_with("~/"))) path.replace(0, 1, home);
+  constexpr char kNameLetters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  for (size_t at = path.find('$'); at != std::string::npos; at = path.find('$', at)) {
+    const bool in_braces = path.compare(at, 2, "${") == 0;
+    const size_t begin = at + (in_braces ? 2 : 1);
+    const size_t end = std::min(path.find_first_not_of(kNameLetters, begin), path.size());
+    const bool is_closed = !in_braces || path.compare(end, 1, "}") == 0;
+    const size_t after = end + (in_braces ? 1 : 0);
+    const char* const value =
+        is_closed && end > begin ? variable(path.substr(begin, end - begin).c_str()) : nullptr;
+    if (value == nullptr) {
+      ++at;
+      continue;
+    }
+    path.replace(at, after - at, value);
+    at += std::string_view(value).size();  // a value is not expanded again
+  }
+  return path;
+}
+
 // All files of the snapshot are whole and in the cache, and weights are among them: programs that
 // only tokenize download the rest.
 Status check_snapshot(const fs::path& snapshot, const fs::path& root, const Wanted& wanted) {
@@ -84,9 +120,7 @@ Status check_snapshot(const fs::path& snapshot, const fs::path& root, const Want
     if (!is_below(real, root))
       return wanted.damaged("the file " + quote(file) + ", a link that leads out of it, to " +
                             quote(real.string(), 400));
-    const fs::path kind = path.extension();
-    has_weights =
-        has_weights || kind == ".safetensors" || kind == ".bin" || kind == ".pt" || kind == ".pth";
+    has_weights = has_weights || is_weights(path);
   }
   if (failure) return wanted.damaged("a snapshot that cannot be read: " + failure.message());
   return has_weights ? Status() : wanted.missing("no weights there, only a part of its files");
@@ -94,16 +128,17 @@ Status check_snapshot(const fs::path& snapshot, const fs::path& root, const Want
 
 }  // namespace
 
-std::string hub_cache_folder(const std::function<const char*(const char*)>& variable) {
+std::string hub_cache_folder(const Variables& variable) {
   const auto below = [&](const char* name, const char* rest) -> std::string {
     const char* value = variable(name);
     if (value == nullptr || *value == '\0') return "";
     std::error_code unused;
-    fs::path folder = fs::absolute(value, unused);
+    fs::path folder = fs::absolute(expanded(value, variable), unused);
     if (*rest != '\0') folder /= rest;
     return folder.lexically_normal().string();
   };
   for (const auto& [name, rest] : {std::pair("HF_HUB_CACHE", ""),
+                                   {"HUGGINGFACE_HUB_CACHE", ""},
                                    {"HF_HOME", "hub"},
                                    {"XDG_CACHE_HOME", "huggingface/hub"},
                                    {"HOME", ".cache/huggingface/hub"}})
@@ -140,14 +175,17 @@ Result<std::string> find_in_hub_cache(const std::string& cache, const std::strin
   if (cache.empty() || failure) return wanted.missing("no such cache");
   const fs::path model = root / folder;
   if (!path_exists(model.string())) return wanted.missing("nothing");
+  const fs::path real_model = fs::canonical(model, failure);
+  if (failure) return wanted.missing("a link to nothing");
+  const fs::path home = is_below(real_model, root) ? root : real_model;
   SPECD_TRY(const std::string commit, commit_of(model, wanted));
   const fs::path snapshot = fs::canonical(model / "snapshots" / commit, failure);
   if (failure || !fs::is_directory(snapshot, failure))
     return wanted.missing("no snapshot " + commit);
-  if (!is_below(snapshot, root))
+  if (!is_below(snapshot, home))
     return wanted.damaged("the snapshot " + commit + ", a link that leads out of it, to " +
                           quote(snapshot.string(), 400));
-  SPECD_OK_OR_RETURN(check_snapshot(snapshot, root, wanted));
+  SPECD_OK_OR_RETURN(check_snapshot(snapshot, home, wanted));
   return snapshot.string();
 }
 

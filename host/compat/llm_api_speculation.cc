@@ -12,6 +12,7 @@ namespace specd::host {
 namespace {
 
 constexpr char kLength[] = "max_draft_len";
+constexpr char kEngineTakes[] = "what the engine takes";
 
 // Everything that one method reads.
 struct LlmApiMethod {
@@ -61,15 +62,19 @@ Result<RouteMaker> LlmApiMethod::draft_target() const {
   return maker;
 }
 
-// A tree of fixed paths, as many nodes as paths.
-Status set_choices(const Value& choices, RouteMaker& maker) {
+// A tree of fixed paths, as many nodes as paths and at most `nodes_max`, which `said_by` says.
+Status set_choices(const Value& choices, int64_t nodes_max, const std::string& said_by,
+                   RouteMaker& maker) {
   if (choices.node.kind != YamlNode::Kind::kSequence || choices.node.items.empty())
     return choices.not_expected("a list of paths such as [[0], [0, 0], [1]]");
+  const int64_t nodes = std::ssize(choices.node.items);
+  if (nodes > nodes_max)
+    return choices.error("expected at most " + std::to_string(nodes_max) + " paths, " + said_by +
+                         ", found " + std::to_string(nodes) + "; leave out the least likely");
   YamlNode node = choices.node;
   node.key = "choices";
   put_node(maker.config(), std::move(node));
-  maker.set_nodes_max(std::min<int64_t>(std::ssize(choices.node.items), EngineLimits::kDraftNodes),
-                      choices.node.place);
+  maker.set_nodes_max(nodes, choices.node.place);
   return Status();
 }
 
@@ -117,7 +122,7 @@ Result<RouteMaker> LlmApiMethod::eagle_of(bool is_eagle3) const {
   } else if (choices) {
     theirs.find(kLength);  // the paths say it
     put_node(maker.config(), text_node("mode", "static", place()));
-    SPECD_OK_OR_RETURN(set_choices(*choices, maker));
+    SPECD_OK_OR_RETURN(set_choices(*choices, EngineLimits::kDraftNodes, kEngineTakes, maker));
   } else {
     theirs.find("max_total_draft_tokens");  // that of a chain is its length
     SPECD_TRY(const Value length, read_length(1, 64));
@@ -142,7 +147,9 @@ Result<RouteMaker> LlmApiMethod::medusa() const {
             theirs.find(kLength, whole_key(kLength, 1, EngineLimits::kDraftNodes)));
   const std::optional<Value> choices = theirs.find("medusa_choices");
   if (choices) {
-    SPECD_OK_OR_RETURN(set_choices(*choices, maker));
+    SPECD_OK_OR_RETURN(
+        nodes ? set_choices(*choices, number_in(*nodes), "which max_draft_len says", maker)
+              : set_choices(*choices, EngineLimits::kDraftNodes, kEngineTakes, maker));
   } else {
     maker.set_nodes_max(nodes ? number_in(*nodes) : kPublishedTree,
                         nodes ? nodes->node.place : place());

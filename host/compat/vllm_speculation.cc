@@ -214,9 +214,13 @@ Result<Speculation> speculation_in(TheirMapping& theirs, const std::optional<Val
     }
   }
   SPECD_TRY(RouteMaker maker, (made.*known->make)());
-  SPECD_OK_OR_RETURN(theirs.carry(names.batch_size,
-                                  whole_key("disable_by_batch_size", 0, EngineLimits::kSequences),
-                                  maker.route()));
+  // vLLM drafts for fewer than so many requests, specd for at most so many.
+  SPECD_TRY(
+      const std::optional<Value> batch,
+      theirs.find(names.batch_size, whole_key(names.batch_size, 2, EngineLimits::kSequences)));
+  if (batch)
+    put_node(maker.route(), plain_node("disable_by_batch_size",
+                                       std::to_string(number_in(*batch) - 1), batch->node.place));
   return std::move(maker).take();
 }
 

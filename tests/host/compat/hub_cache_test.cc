@@ -48,12 +48,38 @@ TEST(HubCacheFolder, follows_the_variables_in_the_order_of_hugging_face) {
   EXPECT_EQ(folder(), "/x/huggingface/hub");
   set["HF_HOME"] = "/hf";
   EXPECT_EQ(folder(), "/hf/hub");
+  set["HUGGINGFACE_HUB_CACHE"] = "/older";
+  EXPECT_EQ(folder(), "/older");
+  set.erase("HUGGINGFACE_HUB_CACHE");
   set["HF_HUB_CACHE"] = "/c";
   EXPECT_EQ(folder(), "/c");
   set["HF_HUB_CACHE"] = "";
   EXPECT_EQ(folder(), "/hf/hub");
   set.clear();
   EXPECT_EQ(folder(), "");
+}
+
+TEST(HubCacheFolder, has_home_and_variables_written_as_in_a_shell) {
+  std::map<std::string, const char*> set = {{"HOME", "/home/u"}, {"D", "/d"}, {"LOOP", "$LOOP"}};
+  const std::pair<const char*, const char*> table[] = {
+      {"~", "/home/u"}, {"~/hub", "/home/u/hub"}, {"/a/~", "/a/~"},           {"$D/hub", "/d/hub"},
+      {"${D}x", "/dx"}, {"/a$Dx", "/a$Dx"},       {"/$NONE/x", "/$NONE/x"},   {"/${D", "/${D"},
+      {"/a$", "/a$"},   {"/${}", "/${}"},         {"/${a b}$D", "/${a b}/d"}, {"/$LOOP", "/$LOOP"},
+  };
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"})
+    for (const auto& [text, expected] : table) {
+      auto one = set;
+      one[name] = text;
+      const std::string below = std::string(name) == "HF_HOME"          ? "/hub"
+                                : std::string(name) == "XDG_CACHE_HOME" ? "/huggingface/hub"
+                                                                        : "";
+      EXPECT_EQ(hub_cache_folder([&](const char* asked) -> const char* {
+                  const auto found = one.find(asked);
+                  return found == one.end() ? nullptr : found->second;
+                }),
+                fs::path(expected + below).lexically_normal().string())
+          << name << "=" << text;
+    }
 }
 
 TEST(HubNames, are_those_that_the_hub_allows) {
@@ -96,6 +122,36 @@ TEST_F(HubCache, what_is_not_there_is_told_with_the_command_that_downloads_it) {
 TEST_F(HubCache, a_model_of_which_only_the_tokenizer_was_downloaded_is_missing) {
   fs::remove(folder_.download(kName) / "model.safetensors");
   EXPECT_EQ(found(), missing_ + "no weights there, only a part of its files" + command_);
+}
+
+TEST_F(HubCache, what_a_training_program_leaves_is_no_weights) {
+  const fs::path snapshot = folder_.download(kName);
+  fs::remove(snapshot / "model.safetensors");
+  for (const char* file : {"training_args.bin", "optimizer.bin", "scheduler.bin", "optimizer.pt",
+                           "scheduler.pt", "rng_state_0.pth"})
+    std::ofstream(snapshot / file) << "";
+  EXPECT_EQ(found(), missing_ + "no weights there, only a part of its files" + command_);
+  for (const char* file : {"pytorch_model.bin", "pytorch_model-00001-of-00002.bin",
+                           "medusa_lm_head.pt", "consolidated.00.pth"}) {
+    std::ofstream(snapshot / file) << "";
+    EXPECT_EQ(found(), "DIR/" + kFolder + "/snapshots/" + kCommit) << file;
+    fs::remove(snapshot / file);
+  }
+}
+
+TEST_F(HubCache, a_model_may_be_a_link_to_a_folder_on_another_disk) {
+  const fs::path snapshot = folder_.download(kName), disk = folder_.path() / "disk";
+  fs::rename(folder_.path() / kFolder, disk);
+  fs::create_directory_symlink(disk, folder_.path() / kFolder);
+  EXPECT_EQ(found(), std::string("DIR/disk/snapshots/") + kCommit);
+  // Its files stay in that folder.
+  folder_.write("outside/config.json", "{}");
+  fs::remove(snapshot / "config.json");
+  fs::create_symlink(folder_.path() / "outside/config.json", snapshot / "config.json");
+  EXPECT_TRUE(found().starts_with(damaged_ + "the file 'config.json', a link that leads out of it"))
+      << found();
+  fs::remove_all(disk);
+  EXPECT_EQ(found(), missing_ + "a link to nothing" + command_);
 }
 
 TEST_F(HubCache, a_reference_that_is_no_commit_is_refused) {

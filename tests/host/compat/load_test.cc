@@ -292,6 +292,11 @@ TEST_F(Load, what_is_wrong_in_a_model_yaml_is_told_with_its_place) {
       {model +
            "speculative_config: {decoding_type: Medusa, speculative_model: org/medusa, medusa_choices: 3}\n",
        ":2:92: speculative_config.medusa_choices: expected a list of paths such as [[0], [0, 0], [1]], found '3'"},
+      {model +
+           "speculative_config: {decoding_type: Medusa, speculative_model: org/medusa, max_draft_len: 2, "
+           "medusa_choices: [[0], [0, 0], [1]]}\n",
+       ":2:110: speculative_config.medusa_choices: expected at most 2 paths, which max_draft_len says, found 3; "
+       "leave out the least likely"},
   };
   for (const auto& [yaml, expected] : table) {
     const std::string told = error_of(yaml);
@@ -303,6 +308,49 @@ TEST_F(Load, what_is_wrong_in_a_model_yaml_is_told_with_its_place) {
   EXPECT_TRUE(error_of(model + "a: " + std::string(40, '[') + std::string(40, ']') + "\n")
                   .starts_with(kFile + ":2:35: nested deeper than 32 levels"));
   EXPECT_TRUE(error_of(std::string(kYamlBytesMax + 1, ' ')).find("bytes") != std::string::npos);
+}
+
+TEST_F(Load, more_paths_than_the_engine_takes_are_refused) {
+  const int64_t most = EngineLimits::kDraftNodes;
+  std::string paths = "[0]";
+  for (int64_t i = 1; i < most; ++i) paths += ", [" + std::to_string(i) + "]";
+  const std::string methods[] = {"Medusa, speculative_model: org/medusa, medusa_choices: [",
+                                 "Eagle3, speculative_model: " + kHead + ", eagle_choices: ["};
+  for (const std::string& method : methods) {
+    const std::string front =
+        "model: " + kTarget +
+        "\nmax_num_tokens: 4096\nspeculative_config: {decoding_type: " + method;
+    EXPECT_EQ(error_of(front + paths + "]}\n"), "ok") << method;
+    const std::string told = error_of(front + paths + ", [0, 0]]}\n");
+    EXPECT_TRUE(told.ends_with("_choices: expected at most " + std::to_string(most) +
+                               " paths, what the engine takes, found " + std::to_string(most + 1) +
+                               "; leave out the least likely"))
+        << told;
+  }
+}
+
+TEST_F(Load, the_batch_size_that_turns_drafts_off_means_what_it_means_there) {
+  LoadOptions options;
+  const auto option = [&](const std::string& n) {
+    options.speculative_config =
+        R"({"method": "ngram", "num_speculative_tokens": 3, "disable_by_batch_size": )" + n + "}";
+    return options;
+  };
+  folder_.write_yaml(
+      "model: " + kTarget +
+      "\nspeculative_config: {decoding_type: NGram, max_draft_len: 3, max_concurrency: 4}\n");
+  const auto most = [&](const LoadOptions& given) {
+    return folder_.load_repository(given).value().engine.routes.front().disable_by_batch_size;
+  };
+  EXPECT_EQ(most({}), 4) << "TensorRT-LLM drafts for as many";
+  EXPECT_EQ(most(option("4")), 3) << "vLLM drafts for fewer";
+  EXPECT_EQ(most(option("2")), 1);
+  for (const char* refused : {"0", "1"})
+    EXPECT_TRUE(
+        folder_.told(option(refused))
+            .starts_with("--speculative-config:1:75: disable_by_batch_size: expected a whole "
+                         "number in [2, "))
+        << folder_.told(option(refused));
 }
 
 TEST_F(Load, a_path_of_their_file_stays_in_the_repository_unless_it_is_absolute) {
@@ -479,9 +527,17 @@ TEST_F(Load, the_option_adds_a_default_route_to_a_file_of_ours) {
   ASSERT_TRUE(config.ok()) << config.status().text();
   EXPECT_EQ(config.value().engine.routes.size(), 2);
   EXPECT_EQ(config.value().engine.routes[0].drafter.plugin, "specd.drafter.prompt_lookup");
+  const std::string replaced =
+      "--speculative-config makes a route 'prompt_lookup' in place of that of DIR/c.yaml:6; give that "
+      "one another name to have both (--strict-config refuses this)";
+  EXPECT_EQ(folder_.told(options), "ok\n" + replaced);
+  options.is_strict = true;
+  EXPECT_EQ(folder_.told(options), replaced);
+  options.is_strict = false;
   options.speculative_config = R"({"method": "suffix"})";
   config = folder_.load_repository(options);
   ASSERT_TRUE(config.ok()) << config.status().text();
+  EXPECT_EQ(config.value().warnings, std::vector<std::string>());
   EXPECT_EQ(config.value().engine.routes.size(), 3);
   EXPECT_EQ(config.value().engine.default_route, "suffix");
   options.overrides.set = {"default_route=other"};
