@@ -142,7 +142,7 @@ def cases():
             family, "float-quantized", dict(FP8, strategy="channel"), dict(FP8, **PER_TOKEN), dtype)
         yield f"ct_int8_dynamic_{family}", ct_case(
             family, "int-quantized", dict(INT8, strategy="channel"), dict(INT8, **PER_TOKEN), dtype,
-            transformers=None)
+            others=dict(quantization_status="frozen"), transformers=None)  # as older files say
         yield f"ct_int4_{family}", ct_case(
             family, "pack-quantized", dict(INT4, strategy="group", group_size=32), None, BF16)
         yield f"awq_{family}", dict(
@@ -192,7 +192,12 @@ def cases():
     yield "ct_fp8_block_qwen3", ct_case(
         "qwen3", "float-quantized", dict(FP8, strategy="block", block_structure=[128, 128]),
         dict(FP8, strategy="group", group_size=128, dynamic=True), transformers=None, changes=UNEVEN)
-    yield "ct_fp8_weights_llama", ct_case("llama", "naive-quantized", dict(FP8, strategy="tensor"), changes=TIED)
+    # The least that a configuration says: everything else is the default.
+    yield "ct_fp8_weights_llama", ct_case(
+        "llama", "naive-quantized", dict(FP8, strategy="tensor"), changes=TIED, quantization={
+            "quant_method": "compressed-tensors", "format": "naive-quantized", "quantization_status": "compressed",
+            "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}}})
     yield "ct_int8_static_qwen3", ct_case(
         "qwen3", "int-quantized", dict(INT8, strategy="tensor"), dict(INT8, strategy="tensor"))
     yield "ct_int8_asymmetric_llama", ct_case(
