@@ -21,10 +21,11 @@ bool has_f16c() {
 }
 #endif
 
-#define SPECD_ISA_TABLE(isa)                                                            \
-  {                                                                                     \
-    isa::pack, isa::embed, isa::rmsnorm, isa::head_norm, isa::matmul, isa::rope_append, \
-        isa::attention, isa::map, isa::draw, isa::draw_noise, isa::lanes                \
+#define SPECD_ISA_TABLE(isa)                                                               \
+  {                                                                                        \
+    isa::pack, isa::embed, isa::rmsnorm, isa::head_norm, isa::matmul, isa::rope_append,    \
+        isa::attention, isa::map, isa::draw, isa::draw_noise, isa::lanes, isa::pack_codes, \
+        isa::round_rows, isa::multiply_codes                                               \
   }
 constexpr IsaOps kScalarOps = SPECD_ISA_TABLE(scalar);
 #if SPECD_KERNELS_X86
@@ -75,21 +76,44 @@ size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
   return (bytes + 63) / 64 * 64;
 }
 
+size_t packed_code_bytes(const IntegerOrder& order, int32_t n_out) {
+  const size_t columns =
+      (static_cast<size_t>(n_out) + kPaddedColumns - 1) / kPaddedColumns * kPaddedColumns;
+  const size_t codes = static_cast<size_t>(order.depth) * static_cast<size_t>(order.bits) / 8,
+               scales = static_cast<size_t>(order.n_groups) * (order.has_zeros ? 5 : 4);
+  return (columns * (codes + scales) + 63) / 64 * 64;
+}
+
+template <const IsaOps& kIsa>
+void pack(Stream& s, const PackArgs& a) {
+  spread(s, a, a.packed.order == nullptr ? kIsa.pack : kIsa.pack_codes, a.n_rows);
+}
+
+template <const IsaOps& kIsa>
+void matmul(Stream& s, const MatmulArgs& a) {
+  const int64_t units = int64_t{a.n_rows} * a.weights.n_out;
+  if (a.weights.order == nullptr) return spread(s, a, kIsa.matmul, units);
+  spread(s, a, kIsa.round_rows, a.n_rows);
+#if SPECD_KERNELS_X86
+  if (kIsa.multiply_codes == avx512::multiply_codes && vnni_available())
+    return spread(s, a, avx512_vnni::multiply_codes, units);
+#endif
+  spread(s, a, kIsa.multiply_codes, units);
+}
+
 template <const IsaOps& kIsa>
 constexpr Ops table(const char* name) {
   return Ops{
       name,
       [](DType) { return SplitRule(); },
       packed_bytes,
-      [](Stream& s, const PackArgs& a) { spread(s, a, kIsa.pack, a.n_rows); },
+      pack<kIsa>,
       [](Stream& s, const EmbedArgs& a) { spread(s, a, kIsa.embed, a.n_rows); },
       [](Stream& s, const RmsNormArgs& a) { spread(s, a, kIsa.rmsnorm, a.n_rows); },
       [](Stream& s, const HeadNormArgs& a) {
         spread(s, a, kIsa.head_norm, int64_t{a.n_rows} * (a.n_heads + a.n_kv_heads));
       },
-      [](Stream& s, const MatmulArgs& a) {
-        spread(s, a, kIsa.matmul, int64_t{a.n_rows} * a.weights.n_out);
-      },
+      matmul<kIsa>,
       [](Stream& s, const AddSegmentsArgs& a) {
         spread(s, a, add_segments_part, units_of(a.n_rows, a.n));
       },
@@ -114,6 +138,7 @@ constexpr Ops table(const char* name) {
       [](Stream& s, const PickTokensArgs& a) { spread(s, a, pick_tokens_part, a.n > 0 ? 1 : 0); },
       [](Stream& s, const ClampNodesArgs& a) { spread(s, a, clamp_nodes_part, a.n > 0 ? 1 : 0); },
       [](Stream& s, const WalkTreeArgs& a) { spread(s, a, walk_tree_part, a.n > 0 ? 1 : 0); },
+      packed_code_bytes,
   };
 }
 
@@ -127,11 +152,13 @@ constexpr Ops bf16_table() {
   ops.name = "cpu-avx512-bf16";
   ops.split_rule = [](DType type) { return SplitRule{.grain = type == DType::kBF16 ? 2 : 1}; };
   ops.pack = [](Stream& s, const PackArgs& a) {
-    spread(s, a, a.packed.dtype == DType::kBF16 ? avx512_bf16::pack : avx512::pack, a.n_rows);
+    if (a.packed.order != nullptr || a.packed.dtype != DType::kBF16) return pack<kAvx512Ops>(s, a);
+    spread(s, a, avx512_bf16::pack, a.n_rows);
   };
   ops.matmul = [](Stream& s, const MatmulArgs& a) {
-    spread(s, a, a.weights.dtype == DType::kBF16 ? avx512_bf16::matmul : avx512::matmul,
-           int64_t{a.n_rows} * a.weights.n_out);
+    if (a.weights.order != nullptr || a.weights.dtype != DType::kBF16)
+      return matmul<kAvx512Ops>(s, a);
+    spread(s, a, avx512_bf16::matmul, int64_t{a.n_rows} * a.weights.n_out);
   };
   return ops;
 }
@@ -185,6 +212,15 @@ const Ops& cpu_ops(Isa isa) {
 #endif
   static_cast<void>(isa);
   return kScalarTable;
+}
+
+bool vnni_available() {
+#if SPECD_KERNELS_X86
+  static const bool is = isa_available(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
+  return is;
+#else
+  return false;
+#endif
 }
 
 bool bf16_available() {

@@ -30,6 +30,10 @@ struct IsaOps {
   void (*draw)(const DrawArgs&, int part, int parts);
   void (*draw_noise)(const DrawNoiseArgs&, int part, int parts);
   void (*lanes)(const LaneArgs&, int part, int parts);
+  // Of matrices of codes. A matmul is round_rows(), then multiply_codes().
+  void (*pack_codes)(const PackArgs&, int part, int parts);
+  void (*round_rows)(const MatmulArgs&, int part, int parts);
+  void (*multiply_codes)(const MatmulArgs&, int part, int parts);
 };
 
 #define SPECD_DECLARE_ISA(isa)                                  \
@@ -45,6 +49,9 @@ struct IsaOps {
   void draw(const DrawArgs&, int part, int parts);              \
   void draw_noise(const DrawNoiseArgs&, int part, int parts);   \
   void lanes(const LaneArgs&, int part, int parts);             \
+  void pack_codes(const PackArgs&, int part, int parts);        \
+  void round_rows(const MatmulArgs&, int part, int parts);      \
+  void multiply_codes(const MatmulArgs&, int part, int parts);  \
   }
 SPECD_DECLARE_ISA(scalar)
 SPECD_DECLARE_ISA(avx2)
@@ -55,6 +62,11 @@ namespace avx512_bf16 {
 void pack(const PackArgs&, int part, int parts);
 void matmul(const MatmulArgs&, int part, int parts);
 }  // namespace avx512_bf16
+// Products of bytes in one instruction; see integers.cc.
+namespace avx512_vnni {
+void multiply_codes(const MatmulArgs&, int part, int parts);
+}  // namespace avx512_vnni
+bool vnni_available();
 
 // Copies and scalar libm: one implementation for every instruction set.
 void rope_table_part(const RopeTableArgs&, int part, int parts);

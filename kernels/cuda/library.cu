@@ -22,7 +22,7 @@ constexpr Ops kOps = {"cuda",       &split_rule,  &packed_bytes, &pack,         
                       &rmsnorm,     &head_norm,   &matmul,       &add_segments, &rope_table,
                       &rope_append, &attention,   &map,          &copy_rows,    &kv_move,
                       &penalize,    &draw,        &draw_noise,   &uniform,      &top_k,
-                      &log_prob,    &pick_tokens, &clamp_nodes,  &walk_tree};
+                      &log_prob,    &pick_tokens, &clamp_nodes,  &walk_tree,    nullptr};
 
 constexpr Ops fast_ops() {
   Ops ops = kOps;

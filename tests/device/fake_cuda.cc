@@ -281,6 +281,7 @@ const Ops& table() {
         op(s, "walk_tree", cpu_table().walk_tree, a, a.n_nodes, a.token, a.parent, a.flags,
            a.wanted, a.n_path, a.path, a.last);
       },
+      nullptr,
   };
   return ops;
 }

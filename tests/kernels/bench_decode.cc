@@ -4,11 +4,12 @@
 // to medians.
 //
 //   bench_decode [--threads N] [--layers N] [--hidden N] [--ffn N] [--heads N] [--kv-heads N]
-//                [--head-dim N] [--vocab N] [--repeats N] [--dtype bf16|f16|f32] [--isa NAME]
-//                [--rows N,N,..] [--context N]
+//                [--head-dim N] [--vocab N] [--repeats N] [--isa NAME] [--rows N,N,..] [--context N]
+//                [--dtype bf16|f16|f32|w8a8|w8a16|w4a16]
 //
 // Goals: n = 1 reads at >= 0.80 of the read-only loop; 8 rows cost at most
-// 1.2 * max(1, T_fma / T_read) of one. The exit status is 1 if one is missed.
+// 1.2 * max(1, T_fma / T_read) of one. The exit status is 1 if one is missed. w8a16 and w4a16 are matrices of
+// codes in groups of 128; the second goal counts multiply-adds as if each were one of float32.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,6 +34,30 @@ struct Matrix {
   PackedMatrix packed;
   size_t bytes = 0;
   int32_t segments = 1;
+};
+
+// The order of n_in k in groups of `group`, without padding. REQUIRES groups of whole grains.
+struct CodeOrder {
+  std::vector<Run> runs;
+  std::vector<int32_t> source;
+  IntegerOrder order;
+
+  CodeOrder(int32_t n_in, int32_t segments, int32_t bits, int32_t x_bits) {
+    const int32_t group = x_bits == 8 ? n_in : kRun16Max;
+    for (int32_t k = 0; k < n_in; ++k) source.push_back(k);
+    for (int32_t k = 0; k < n_in; k += group) {
+      runs.push_back({k, std::min(group, n_in - k), k / group,
+                      static_cast<int32_t>(int64_t{k} * segments / n_in)});
+    }
+    order = {.runs = runs.data(),
+             .source = source.data(),
+             .n_runs = static_cast<int32_t>(runs.size()),
+             .n_groups = static_cast<int32_t>(runs.size()),
+             .n_segments = segments,
+             .depth = n_in,
+             .bits = bits,
+             .x_bits = x_bits};
+  }
 };
 
 struct ReadCall {
@@ -116,6 +142,8 @@ int main(int argc, char** argv) {
   const int repeats = o.number("--repeats", 9);
   const int context = o.number("--context", 0);
   const std::string dtype = o.text("--dtype", "bf16");
+  const bool is_code = dtype.starts_with("w");
+  const int32_t bits = dtype.starts_with("w4") ? 4 : 8, x_bits = dtype.ends_with("a8") ? 8 : 16;
   const DType type = dtype == "f32" ? DType::kF32 : dtype == "f16" ? DType::kF16 : DType::kBF16;
   const std::string wanted = o.text("--isa", isa_name(best_isa()));
   Isa isa = best_isa();
@@ -135,11 +163,14 @@ int main(int argc, char** argv) {
   CpuStream stream(pool);
 
   std::vector<Matrix> matrices;
+  std::deque<CodeOrder> orders;
   size_t total_bytes = 0;
   double macs = 0;  // per row
   const auto add = [&](int n_out, int n_in, int segments) {
     Matrix m;
-    m.bytes = ops.packed_bytes(type, n_out, n_in);
+    if (is_code) orders.emplace_back(n_in, x_bits == 8 ? 1 : segments, bits, x_bits);
+    m.bytes = is_code ? ops.packed_code_bytes(orders.back().order, n_out)
+                      : ops.packed_bytes(type, n_out, n_in);
     m.segments = segments;
     const size_t room = (m.bytes + (size_t{2} << 20) - 1) >> 21 << 21;
     void* data = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -149,7 +180,7 @@ int main(int argc, char** argv) {
     }
     madvise(data, room, MADV_HUGEPAGE);
     fill_random(data, m.bytes, type, matrices.size() + 1);
-    m.packed = {type, n_out, n_in, data};
+    m.packed = {type, n_out, n_in, data, is_code ? &orders.back().order : nullptr};
     matrices.push_back(m);
     total_bytes += m.bytes;
     macs += static_cast<double>(n_out) * n_in;
@@ -167,6 +198,10 @@ int main(int argc, char** argv) {
   std::vector<float> x(static_cast<size_t>(rows_max) * wide_in);
   for (size_t i = 0; i < x.size(); ++i) x[i] = 0.25f + static_cast<float>(i % 37) / 64.0f;
   std::vector<float> out(static_cast<size_t>(rows_max) * wide_out);
+  size_t scratch_bytes = 0;
+  for (const Matrix& m : matrices)
+    scratch_bytes = std::max(scratch_bytes, matmul_scratch_bytes(m.packed, rows_max));
+  std::vector<float> scratch(scratch_bytes / sizeof(float) + 1);
 
   std::printf(
       "%s, %d threads, %s, %d layers, hidden %d, ffn %d, heads %d/%d of %d, vocab %d: %.3f GB\n",
@@ -208,7 +243,12 @@ int main(int argc, char** argv) {
       for (size_t i = 0; i < matrices.size(); ++i) {
         const Matrix& m = matrices[i];
         const double start = seconds();
-        ops.matmul(stream, {x.data(), m.packed, out.data(), n, m.segments});
+        ops.matmul(stream, {.x = x.data(),
+                            .weights = m.packed,
+                            .out = out.data(),
+                            .n_rows = n,
+                            .k_segments = m.segments,
+                            .scratch = scratch.data()});
         step_s[n].add(i, seconds() - start);
       }
     }

@@ -20,7 +20,7 @@
 namespace specd::kernels {
 
 // Must change whenever a declaration in this file changes.
-inline constexpr char kCudaBuild[] = "specd-cuda-13";
+inline constexpr char kCudaBuild[] = "specd-cuda-14";
 
 // What went wrong, as text: what, need, have.
 struct CudaProblem {

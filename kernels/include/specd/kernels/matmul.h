@@ -11,6 +11,7 @@
 // (AddSegmentsArgs) gives the bits of one rank.
 #pragma once
 
+#include "specd/kernels/integers.h"
 #include "specd/kernels/types.h"
 
 namespace specd::kernels {
@@ -21,6 +22,8 @@ struct PackedMatrix {
   int32_t n_out = 0;
   int32_t n_in = 0;
   void* data = nullptr;  // packed_bytes(), aligned to 64
+  // Of a matrix of codes, see integers.h; it has no dtype, and `data` is packed_code_bytes().
+  const IntegerOrder* order = nullptr;
 };
 
 // Copies rows [0, n_rows) of a row-major [n_rows, n_in] source into output columns [column_begin,
@@ -32,6 +35,9 @@ struct PackArgs {
   int64_t source_stride = 0;  // elements from one row to the next; 0 = n_in
   int32_t n_rows = 0;
   int32_t column_begin = 0;
+  // Of a matrix of codes, whose source has a byte for each code:
+  const float* scale = nullptr;   // [n_rows, n_groups]
+  const uint8_t* zero = nullptr;  // [n_rows, n_groups], if order->has_zeros
 };
 
 // How ranks may share the k of a row-parallel matrix.
@@ -48,7 +54,39 @@ struct MatmulArgs {
   float* out = nullptr;  // [n_rows, n_out], contiguous; never aliases x
   int32_t n_rows = 0;
   int32_t k_segments = 1;
-  bool apart = false;  // segment sums are not added: out is [k_segments, n_rows, n_out]
+  bool apart = false;       // segment sums are not added: out is [k_segments, n_rows, n_out]
+  void* scratch = nullptr;  // for codes: matmul_scratch_bytes(), aligned to 64
 };
+
+// Where a matmul of codes keeps the rounded x in its scratch.
+struct RoundedRows {
+  // Bytes of a row of 8 bits: an odd number of lines, so that rows use different sets of a cache.
+  __attribute__((always_inline)) static size_t stride(const IntegerOrder& order) {
+    return ((static_cast<size_t>(order.depth) + 63) / 64 | 1) * 64;
+  }
+  // 8 bits a row, or the upper and the lower 8 of 16.
+  int8_t* part[2] = {nullptr, nullptr};  // [n_rows][stride]
+  float* scale = nullptr;                // [n_rows, n_runs]
+  int32_t* sum = nullptr;                // [n_rows, n_runs], of q
+
+  __attribute__((always_inline))
+  RoundedRows(const IntegerOrder& order, int32_t n_rows, void* scratch) {
+    const size_t rows = static_cast<size_t>(n_rows);
+    char* next = static_cast<char*>(scratch);
+    for (int32_t i = 0; i < order.x_bits / 8; ++i, next += rows * stride(order)) {
+      part[i] = reinterpret_cast<int8_t*>(next);
+    }
+    scale = reinterpret_cast<float*>(next);
+    sum = reinterpret_cast<int32_t*>(scale + rows * static_cast<size_t>(order.n_runs));
+  }
+  __attribute__((always_inline)) static size_t bytes(const IntegerOrder& order, int32_t n_rows) {
+    return static_cast<size_t>(n_rows) *
+           (stride(order) * static_cast<size_t>(order.x_bits / 8) +
+            static_cast<size_t>(order.n_runs) * (sizeof(float) + sizeof(int32_t)));
+  }
+};
+inline size_t matmul_scratch_bytes(const PackedMatrix& weights, int32_t n_rows) {
+  return weights.order == nullptr ? 0 : RoundedRows::bytes(*weights.order, n_rows);
+}
 
 }  // namespace specd::kernels

@@ -1,0 +1,53 @@
+// Matrices of integers: weights as codes of 4 or 8 bits with scales, multiplied by x as integers.
+//
+//   out[r][j] = sum over k of x[r][k] * (code[j][k] - zero[j][g]) * scale[j][g], g the group of k
+//
+// The k of a matrix are put in a packed order and cut into runs: neighbors in that order of one
+// group, and of one segment of k (see matmul.h). A run is padded to a multiple of kRunGrain k; in
+// the padding x is 0. So act-order, odd sizes and segments are a matter of the order alone.
+//
+// Strict: x of a row is rounded run by run, with limit = 127 (x_bits 8) or 127 * 256 (x_bits 16):
+//   m = max |x|;  scale_x = m / limit;  q = x * (limit / m), rounded to nearest even
+// or scale_x = q = 0 where m < 2^-100, and scale_x = NaN, q = 0 where x has a NaN or an infinity.
+//   sum = sum of q * (code - zero) over the run, in integers: exact, so in any order
+//   total of a segment = fma(float(sum), scale_x * scale, total), from 0, run by run
+//   out = the totals of the segments, added in order
+// With x_bits 8 there is one run of one group and segment: a row has one scale.
+//
+// 16 bits for x where the checkpoint rounds only weights: against float32 chains the error is below
+// 2^-16 of the largest x of a run, and the sums cost a quarter of the instructions and any tiling
+// gives the same bits.
+#pragma once
+
+#include "specd/kernels/types.h"
+
+namespace specd::kernels {
+
+inline constexpr int32_t kRunGrain = 8;
+// Of the largest sum, 255 * 127 * n, that 32 bits hold.
+inline constexpr int32_t kRun8Max = 65536;
+// A run with x_bits 16 has at most this many k.
+inline constexpr int32_t kRun16Max = 128;
+
+struct Run {
+  int32_t begin = 0;  // in the packed order; a multiple of kRunGrain
+  int32_t n = 0;      // with its padding; a multiple of kRunGrain
+  int32_t group = 0;
+  int32_t segment = 0;  // increasing from 0
+};
+
+// The packed order of k. The struct is in host memory, its arrays in that of the backend. Shared by the
+// matrices of a kind; outlives them.
+struct IntegerOrder {
+  const Run* runs = nullptr;        // [n_runs], one behind the other
+  const int32_t* source = nullptr;  // [depth]: the k at a place, -1 = padding
+  int32_t n_runs = 0;
+  int32_t n_groups = 0;
+  int32_t n_segments = 0;
+  int32_t depth = 0;       // the n of all runs
+  int32_t bits = 8;        // of a code, 4 or 8
+  int32_t x_bits = 8;      // 8 or 16
+  bool has_zeros = false;  // else all are 2^(bits - 1)
+};
+
+}  // namespace specd::kernels

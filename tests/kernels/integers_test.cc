@@ -1,0 +1,326 @@
+#include "specd/kernels/integers.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/cpu/isa.h"
+#include "tests/kernels/kernel_testing.h"
+
+namespace specd::kernels {
+namespace {
+
+// How k is grouped, as a file has it.
+struct Kind {
+  const char* name;
+  int32_t bits = 8, x_bits = 8;
+  int32_t group = 0;  // 0 = one for all k
+  int32_t segments = 1;
+  bool has_zeros = false;
+  bool shuffled = false;  // k belong to groups in any order
+};
+constexpr Kind kKinds[] = {
+    {.name = "w8a8"},
+    {.name = "w8a8 with zeros", .has_zeros = true},
+    {.name = "w8a16 in groups of 32", .x_bits = 16, .group = 32},
+    {.name = "w4a16 in groups of 128", .bits = 4, .x_bits = 16, .group = 128},
+    {.name = "w4a16 in segments", .bits = 4, .x_bits = 16, .group = 64, .segments = 8},
+    {.name = "w4a16 with zeros", .bits = 4, .x_bits = 16, .group = 32, .has_zeros = true},
+    {.name = "w4a16 of one group", .bits = 4, .x_bits = 16, .segments = 8},
+    {.name = "w4a16 shuffled",
+     .bits = 4,
+     .x_bits = 16,
+     .group = 32,
+     .segments = 8,
+     .has_zeros = true,
+     .shuffled = true},
+};
+
+// A matrix of codes, in the form of a file and packed.
+class Codes {
+ public:
+  Codes(const Ops& ops, const Kind& kind, int32_t out, int32_t in, uint32_t seed)
+      : n_out(out), n_in(in) {
+    std::mt19937 engine(seed);
+    const auto number = [&](int32_t end) {
+      return static_cast<int32_t>(engine() % static_cast<uint32_t>(end));
+    };
+    const int32_t group = kind.group == 0 ? n_in : kind.group;
+    order.bits = kind.bits;
+    order.x_bits = kind.x_bits;
+    order.has_zeros = kind.has_zeros;
+    order.n_groups = (n_in + group - 1) / group;
+    order.n_segments = kind.segments;
+    group_of.resize(static_cast<size_t>(n_in));
+    for (int32_t k = 0; k < n_in; ++k) group_of[static_cast<size_t>(k)] = k / group;
+    if (kind.shuffled) std::shuffle(group_of.begin(), group_of.end(), engine);
+    put_in_order(kind);
+    codes.resize(static_cast<size_t>(n_out) * n_in);
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(number(1 << kind.bits));
+    scale = random_floats(static_cast<size_t>(n_out) * order.n_groups, seed + 1, 0.01f);
+    zero.assign(scale.size(), static_cast<uint8_t>(1 << (kind.bits - 1)));
+    if (kind.has_zeros) {
+      for (uint8_t& each : zero) each = static_cast<uint8_t>(number(1 << kind.bits));
+    }
+    pack(ops);
+  }
+
+  // The contract, one number after the other, with sums in float64 or exact integers.
+  std::vector<float> strict(const std::vector<float>& x, int32_t n_rows) const {
+    const float limit = order.x_bits == 8 ? 127.0f : 127.0f * 256.0f;
+    std::vector<float> out(static_cast<size_t>(n_rows) * n_out);
+    for (int32_t r = 0; r < n_rows; ++r) {
+      for (int32_t j = 0; j < n_out; ++j) {
+        float total = 0, of_segment = 0;
+        for (size_t i = 0; i < runs.size(); ++i) {
+          const Run run = runs[i];
+          float m = 0;
+          bool is_finite = true;
+          for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
+            const float value = x_at(x, r, p);
+            is_finite = is_finite && std::isfinite(value);
+            m = std::max(m, std::fabs(value));
+          }
+          const bool is_zero = m < 0x1p-100f;
+          const size_t of_weight = static_cast<size_t>(j) * order.n_groups + run.group;
+          int64_t sum = 0;
+          for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
+            const int32_t k = source[static_cast<size_t>(p)];
+            if (k < 0 || !is_finite || is_zero) continue;
+            const int64_t q = std::lrint(x_at(x, r, p) * (limit / m));
+            sum += q * (codes[static_cast<size_t>(j) * n_in + k] - zero[of_weight]);
+          }
+          const float x_scale = !is_finite ? kNan : is_zero ? 0.0f : m / limit;
+          of_segment = std::fma(static_cast<float>(sum), x_scale * scale[of_weight], of_segment);
+          if (i + 1 < runs.size() && runs[i + 1].segment == run.segment) continue;
+          total = run.segment == 0 ? of_segment : total + of_segment;
+          of_segment = 0;
+        }
+        out[static_cast<size_t>(r) * n_out + j] = total;
+      }
+    }
+    return out;
+  }
+
+  double weight(int32_t j, int32_t k) const {
+    const size_t of_weight =
+        static_cast<size_t>(j) * order.n_groups + group_of[static_cast<size_t>(k)];
+    return (codes[static_cast<size_t>(j) * n_in + k] - static_cast<double>(zero[of_weight])) *
+           double{scale[of_weight]};
+  }
+
+  const int32_t n_out, n_in;
+  std::vector<int32_t> group_of;  // [n_in]
+  std::vector<Run> runs;
+  std::vector<int32_t> source;
+  IntegerOrder order;
+  std::vector<uint8_t> codes, zero;
+  std::vector<float> scale;
+  PackedMatrix packed;
+
+ private:
+  float x_at(const std::vector<float>& x, int32_t r, int32_t place) const {
+    const int32_t k = source[static_cast<size_t>(place)];
+    return k < 0 ? 0.0f : x[static_cast<size_t>(r) * n_in + k];
+  }
+
+  // Segments of k, in each the groups, in each the k; runs of at most kRun16Max.
+  void put_in_order(const Kind& kind) {
+    for (int32_t s = 0; s < kind.segments; ++s) {
+      const int32_t begin = static_cast<int32_t>(int64_t{n_in} * s / kind.segments),
+                    end = static_cast<int32_t>(int64_t{n_in} * (s + 1) / kind.segments);
+      std::vector<int32_t> ks(static_cast<size_t>(end - begin));
+      std::iota(ks.begin(), ks.end(), begin);
+      std::stable_sort(ks.begin(), ks.end(), [&](int32_t a, int32_t b) {
+        return group_of[static_cast<size_t>(a)] < group_of[static_cast<size_t>(b)];
+      });
+      const int32_t longest = kind.x_bits == 8 ? kRun8Max : kRun16Max;
+      for (size_t i = 0; i < ks.size();) {
+        Run run{.begin = static_cast<int32_t>(source.size()),
+                .group = group_of[static_cast<size_t>(ks[i])],
+                .segment = s};
+        for (;
+             i < ks.size() && run.n < longest && group_of[static_cast<size_t>(ks[i])] == run.group;
+             ++i, ++run.n) {
+          source.push_back(ks[i]);
+        }
+        for (; run.n % kRunGrain != 0; ++run.n) source.push_back(-1);
+        runs.push_back(run);
+      }
+    }
+    order.runs = runs.data();
+    order.n_runs = static_cast<int32_t>(runs.size());
+    order.source = source.data();
+    order.depth = static_cast<int32_t>(source.size());
+  }
+
+  // In two parts that meet inside a panel.
+  void pack(const Ops& ops) {
+    const size_t bytes = ops.packed_code_bytes(order, n_out);
+    data_ = aligned_bytes(bytes);
+    std::memset(data_.get(), 0xff, bytes);
+    packed = {.n_out = n_out, .n_in = n_in, .data = data_.get(), .order = &order};
+    WorkerPool pool(2);
+    CpuStream stream(pool);
+    const int32_t half = n_out / 2;
+    for (const auto& [begin, n] : {std::pair{0, half}, {half, n_out - half}}) {
+      if (n == 0) continue;
+      const size_t first = static_cast<size_t>(begin);
+      ops.pack(stream, {.packed = packed,
+                        .source = codes.data() + first * n_in,
+                        .n_rows = n,
+                        .column_begin = begin,
+                        .scale = scale.data() + first * order.n_groups,
+                        .zero = order.has_zeros ? zero.data() + first * order.n_groups : nullptr});
+    }
+  }
+
+  AlignedBytes data_;
+};
+
+std::vector<float> run(const Ops& ops, const Codes& w, const float* x, int32_t n_rows,
+                       int threads) {
+  WorkerPool pool(threads);
+  CpuStream stream(pool);
+  const size_t n = static_cast<size_t>(n_rows) * w.n_out;
+  std::vector<float> out(n + 16, kNan);
+  const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, n_rows));
+  ops.matmul(
+      stream,
+      {.x = x, .weights = w.packed, .out = out.data(), .n_rows = n_rows, .scratch = scratch.get()});
+  for (size_t i = n; i < out.size(); ++i) EXPECT_TRUE(std::isnan(out[i])) << "wrote past the end";
+  out.resize(n);
+  return out;
+}
+
+constexpr std::pair<int32_t, int32_t> kCodeShapes[] = {
+    {1, 1}, {3, 9}, {16, 64}, {17, 100}, {100, 600}, {70, 2500}, {530, 300}, {300, 256}};
+
+class Integers : public IsaTest {};
+SPECD_FOR_EACH_ISA(Integers);
+
+TEST_P(Integers, a_row_has_the_bits_of_the_contract) {
+  for (const Kind& kind : kKinds) {
+    for (const auto& [n_out, n_in] : kCodeShapes) {
+      if (kind.segments > n_in) continue;
+      const Codes w(ops(), kind, n_out, n_in, 1);
+      const std::vector<float> x = random_floats(static_cast<size_t>(3) * n_in, 2);
+      EXPECT_EQ(first_difference(run(ops(), w, x.data(), 3, 2), w.strict(x, 3)), -1)
+          << kind.name << " " << n_out << "x" << n_in;
+    }
+  }
+}
+
+TEST_P(Integers, a_row_has_the_same_bits_whatever_stands_beside_it) {
+  for (const Kind& kind : kKinds) {
+    const Codes w(ops(), kind, 131, 1030, 3);
+    const std::vector<float> x = random_floats(size_t{129} * w.n_in, 4);
+    std::vector<float> alone;
+    for (int32_t r = 0; r < 129; ++r) {
+      const std::vector<float> row =
+          run(ops(), w, x.data() + static_cast<size_t>(r) * w.n_in, 1, 1);
+      alone.insert(alone.end(), row.begin(), row.end());
+    }
+    for (const int32_t n_rows : {2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 129}) {
+      const std::vector<float> out = run(ops(), w, x.data(), n_rows, 1 + n_rows % 4);
+      EXPECT_EQ(first_difference(out.data(), alone.data(), out.size()), -1)
+          << kind.name << ", " << n_rows << " rows";
+    }
+  }
+}
+
+TEST_P(Integers, are_near_float64) {
+  for (const Kind& kind : kKinds) {
+    const Codes w(ops(), kind, 40, 1030, 5);
+    const std::vector<float> x = random_floats(static_cast<size_t>(w.n_in), 6);
+    const std::vector<float> out = run(ops(), w, x.data(), 1, 1);
+    float largest = 0;
+    for (const float each : x) largest = std::max(largest, std::fabs(each));
+    const double step = largest / (kind.x_bits == 8 ? 127.0 : 32512.0);
+    for (int32_t j = 0; j < w.n_out; ++j) {
+      double sum = 0, weights = 0;
+      for (int32_t k = 0; k < w.n_in; ++k) {
+        sum += double{x[static_cast<size_t>(k)]} * w.weight(j, k);
+        weights += std::fabs(w.weight(j, k));
+      }
+      // Half a step for each k.
+      ASSERT_NEAR(out[static_cast<size_t>(j)], sum, weights * step * 0.51) << kind.name;
+    }
+  }
+}
+
+TEST_P(Integers, the_largest_codes_and_values_do_not_overflow) {
+  for (const Kind& kind : kKinds) {
+    if (kind.has_zeros) continue;
+    Codes w(ops(), kind, 16, kRun8Max, 7);
+    for (const float sign : {1.0f, -1.0f}) {
+      const std::vector<float> x(static_cast<size_t>(w.n_in), sign * 3.0f);
+      EXPECT_EQ(first_difference(run(ops(), w, x.data(), 1, 1), w.strict(x, 1)), -1) << kind.name;
+    }
+  }
+}
+
+TEST_P(Integers, rows_of_zeros_huge_values_and_nans_are_defined_and_stay_alone) {
+  for (const Kind& kind : kKinds) {
+    const Codes w(ops(), kind, 33, 300, 9);
+    const size_t n_in = static_cast<size_t>(w.n_in), n_out = static_cast<size_t>(w.n_out);
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    std::vector<float> x = random_floats(7 * n_in, 10);
+    std::fill_n(x.begin() + static_cast<ptrdiff_t>(n_in), n_in, 0.0f);
+    x[2 * n_in + 17] = 1e30f;
+    x[3 * n_in + 1] = kNan;
+    x[4 * n_in + 299] = -kInf;
+    std::fill_n(x.begin() + static_cast<ptrdiff_t>(5 * n_in), n_in, 1e-44f);
+    const std::vector<float> out = run(ops(), w, x.data(), 7, 2);
+    const std::vector<float> expected = w.strict(x, 7);
+    for (size_t r = 0; r < 7; ++r) {
+      for (size_t j = 0; j < n_out; ++j) {
+        const float value = out[r * n_out + j];
+        if (r == 3 || r == 4) {
+          EXPECT_TRUE(std::isnan(value)) << kind.name << " row " << r;
+        } else {
+          ASSERT_EQ(std::bit_cast<uint32_t>(value),
+                    std::bit_cast<uint32_t>(expected[r * n_out + j]))
+              << kind.name << " row " << r;
+        }
+      }
+    }
+    EXPECT_EQ(out[n_out], 0.0f);
+  }
+}
+
+TEST_P(Integers, a_code_more_or_another_zero_is_seen) {
+  for (const Kind& kind : kKinds) {
+    Codes w(ops(), kind, 20, 130, 11);
+    const std::vector<float> x = random_floats(static_cast<size_t>(w.n_in), 12);
+    const std::vector<float> out = run(ops(), w, x.data(), 1, 1);
+    w.codes[5 * 130 + 77] ^= 1;
+    EXPECT_NE(first_difference(out, w.strict(x, 1)), -1) << kind.name;
+    w.codes[5 * 130 + 77] ^= 1;
+    ++w.zero[3];
+    EXPECT_NE(first_difference(out, w.strict(x, 1)), -1) << kind.name;
+  }
+}
+
+// With and without products of bytes in one instruction.
+TEST(IntegersVnni, have_the_bits_of_avx512_without_it) {
+  if (!vnni_available()) GTEST_SKIP() << "this processor has no AVX-512 VNNI";
+  const Ops& ops = cpu_ops(Isa::kAvx512);
+  for (const Kind& kind : kKinds) {
+    const Codes w(ops, kind, 131, 1030, 13);
+    const std::vector<float> x = random_floats(size_t{21} * w.n_in, 14);
+    const std::vector<float> with = run(ops, w, x.data(), 21, 1);
+    std::vector<float> without(with.size(), kNan);
+    const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, 21));
+    const MatmulArgs args{.x = x.data(),
+                          .weights = w.packed,
+                          .out = without.data(),
+                          .n_rows = 21,
+                          .scratch = scratch.get()};
+    isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
+    isa_ops(Isa::kAvx512).multiply_codes(args, 0, 1);
+    EXPECT_EQ(first_difference(with, without), -1) << kind.name;
+  }
+}
+
+}  // namespace
+}  // namespace specd::kernels
