@@ -1,0 +1,82 @@
+// How the matrices of a checkpoint are quantized: what config.json says in `quantization_config` or
+// `compression_config`, else hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ, AWQ) or
+// quant_config.json (AWQ).
+//
+// Read: compressed-tensors (int-quantized, float-quantized, naive-quantized, pack-quantized, mixed-precision
+// of these), ModelOpt (FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO), fbgemm_fp8, fp8 with and without blocks,
+// AWQ (gemm), GPTQ (4 and 8 bits), auto-round that is packed as one of the latter two. Everything else is
+// kUnsupported: its name, why, and what is read. Values that are wrong in themselves are kDataLoss. Errors
+// name the file and the key. README.md in this folder has the layouts and their sources.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+
+namespace specd {
+
+// One matrix, with N outputs and K inputs.
+struct MatrixFormat {
+  enum class Layout : uint8_t {
+    kInt8,    // compressed-tensors: `weight` I8 [N, K]
+    kFloat8,  // `weight` F8_E4M3 [N, K]
+    kPacked,  // compressed-tensors: `weight_packed` I32 [N, ceil(K * bits / 32)], `weight_shape`
+    kGptq,    // `qweight` I32 [K * bits / 32, N], `qzeros`, `scales`, `g_idx`
+    kAwq,     // `qweight` I32 [K, N / 8], `qzeros`, `scales`
+  };
+  // What shares a scale. kGroup: `group` neighboring k of an output, with act_order those that g_idx says.
+  // kBlock: `block_rows` outputs by `group` k.
+  enum class Scales : uint8_t { kTensor, kChannel, kGroup, kBlock };
+  // How x is rounded where the maker ran it. kDynamic: a scale per row. kStatic: `input_scale` of the file.
+  enum class Inputs : uint8_t { kNone, kDynamic, kStatic };
+
+  Layout layout = Layout::kInt8;
+  Scales scales = Scales::kChannel;
+  Inputs inputs = Inputs::kNone;
+  int32_t bits = 8;        // of a code
+  int32_t group = 0;       // of kGroup and kBlock
+  int32_t block_rows = 0;  // of kBlock
+  bool has_zeros =
+      false;  // zero points in the file; else 2^(bits - 1), or 0 where codes are signed
+  bool act_order =
+      false;  // kPacked: `weight_g_idx` is there. GPTQ has g_idx or not, whatever this says
+  int32_t zero_add = 0;  // to the zero points of the file: 1 for GPTQ's first format
+  std::string scale =
+      "weight_scale";  // name of the scales behind the module's: or "weight_scale_inv"
+  std::string place;   // file and key that say so, for errors
+};
+
+// Scales of the cache in a checkpoint.
+struct KvFormat {
+  bool is_float8 = false;  // the checkpoint asks for a cache in FP8
+  std::string place;
+};
+
+class Quantization {
+ public:
+  // `config`: the parsed config.json of `model_dir`. A checkpoint without any of it gives an empty one.
+  static Result<Quantization> read(const Json& config, const std::string& model_dir);
+
+  // Of a module such as "model.layers.0.self_attn.q_proj" or "lm_head"; null: not quantized. The pointer is
+  // valid while this is. Embeddings and norms are never quantized.
+  const MatrixFormat* of(std::string_view module) const;
+  // GPTQ with "dynamic" or modules_in_block_to_quantize: whether a matrix is quantized is for its tensors to
+  // say; then of() has its format, and a module without `qweight` is not quantized.
+  bool tensors_decide() const;
+
+  bool is_empty() const;
+  const KvFormat& kv() const;
+  // What it is called in reports: "compressed-tensors pack-quantized", "gptq", "modelopt FP8"; "" when empty.
+  const std::string& name() const;
+
+ private:
+  struct Rules;
+  std::shared_ptr<const Rules> rules_;
+};
+
+}  // namespace specd
