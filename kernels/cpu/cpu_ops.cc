@@ -25,7 +25,7 @@ bool has_f16c() {
   {                                                                                        \
     isa::pack, isa::embed, isa::rmsnorm, isa::head_norm, isa::matmul, isa::rope_append,    \
         isa::attention, isa::map, isa::draw, isa::draw_noise, isa::lanes, isa::pack_codes, \
-        isa::round_rows, isa::multiply_codes                                               \
+        isa::round_rows, isa::multiply_integers, isa::multiply_float8                      \
   }
 constexpr IsaOps kScalarOps = SPECD_ISA_TABLE(scalar);
 #if SPECD_KERNELS_X86
@@ -76,7 +76,7 @@ size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
   return (bytes + 63) / 64 * 64;
 }
 
-size_t packed_code_bytes(const IntegerOrder& order, int32_t n_out) {
+size_t packed_code_bytes(const CodeOrder& order, int32_t n_out) {
   const size_t columns =
       (static_cast<size_t>(n_out) + kPaddedColumns - 1) / kPaddedColumns * kPaddedColumns;
   const size_t codes = static_cast<size_t>(order.depth) * static_cast<size_t>(order.bits) / 8,
@@ -94,11 +94,12 @@ void matmul(Stream& s, const MatmulArgs& a) {
   const int64_t units = int64_t{a.n_rows} * a.weights.n_out;
   if (a.weights.order == nullptr) return spread(s, a, kIsa.matmul, units);
   spread(s, a, kIsa.round_rows, a.n_rows);
+  if (a.weights.order->x_bits == 32) return spread(s, a, kIsa.multiply_float8, units);
 #if SPECD_KERNELS_X86
-  if (kIsa.multiply_codes == avx512::multiply_codes && vnni_available())
-    return spread(s, a, avx512_vnni::multiply_codes, units);
+  if (kIsa.multiply_integers == avx512::multiply_integers && vnni_available())
+    return spread(s, a, avx512_vnni::multiply_integers, units);
 #endif
-  spread(s, a, kIsa.multiply_codes, units);
+  spread(s, a, kIsa.multiply_integers, units);
 }
 
 template <const IsaOps& kIsa>

@@ -30,28 +30,30 @@ struct IsaOps {
   void (*draw)(const DrawArgs&, int part, int parts);
   void (*draw_noise)(const DrawNoiseArgs&, int part, int parts);
   void (*lanes)(const LaneArgs&, int part, int parts);
-  // Of matrices of codes. A matmul is round_rows(), then multiply_codes().
+  // Of matrices of codes. A matmul is round_rows(), then one of the last two.
   void (*pack_codes)(const PackArgs&, int part, int parts);
   void (*round_rows)(const MatmulArgs&, int part, int parts);
-  void (*multiply_codes)(const MatmulArgs&, int part, int parts);
+  void (*multiply_integers)(const MatmulArgs&, int part, int parts);
+  void (*multiply_float8)(const MatmulArgs&, int part, int parts);
 };
 
-#define SPECD_DECLARE_ISA(isa)                                  \
-  namespace isa {                                               \
-  void pack(const PackArgs&, int part, int parts);              \
-  void embed(const EmbedArgs&, int part, int parts);            \
-  void rmsnorm(const RmsNormArgs&, int part, int parts);        \
-  void head_norm(const HeadNormArgs&, int part, int parts);     \
-  void matmul(const MatmulArgs&, int part, int parts);          \
-  void rope_append(const RopeAppendArgs&, int part, int parts); \
-  void attention(const AttentionArgs&, int part, int parts);    \
-  void map(const MapArgs&, int part, int parts);                \
-  void draw(const DrawArgs&, int part, int parts);              \
-  void draw_noise(const DrawNoiseArgs&, int part, int parts);   \
-  void lanes(const LaneArgs&, int part, int parts);             \
-  void pack_codes(const PackArgs&, int part, int parts);        \
-  void round_rows(const MatmulArgs&, int part, int parts);      \
-  void multiply_codes(const MatmulArgs&, int part, int parts);  \
+#define SPECD_DECLARE_ISA(isa)                                    \
+  namespace isa {                                                 \
+  void pack(const PackArgs&, int part, int parts);                \
+  void embed(const EmbedArgs&, int part, int parts);              \
+  void rmsnorm(const RmsNormArgs&, int part, int parts);          \
+  void head_norm(const HeadNormArgs&, int part, int parts);       \
+  void matmul(const MatmulArgs&, int part, int parts);            \
+  void rope_append(const RopeAppendArgs&, int part, int parts);   \
+  void attention(const AttentionArgs&, int part, int parts);      \
+  void map(const MapArgs&, int part, int parts);                  \
+  void draw(const DrawArgs&, int part, int parts);                \
+  void draw_noise(const DrawNoiseArgs&, int part, int parts);     \
+  void lanes(const LaneArgs&, int part, int parts);               \
+  void pack_codes(const PackArgs&, int part, int parts);          \
+  void round_rows(const MatmulArgs&, int part, int parts);        \
+  void multiply_integers(const MatmulArgs&, int part, int parts); \
+  void multiply_float8(const MatmulArgs&, int part, int parts);   \
   }
 SPECD_DECLARE_ISA(scalar)
 SPECD_DECLARE_ISA(avx2)
@@ -64,7 +66,7 @@ void matmul(const MatmulArgs&, int part, int parts);
 }  // namespace avx512_bf16
 // Products of bytes in one instruction; see integers.cc.
 namespace avx512_vnni {
-void multiply_codes(const MatmulArgs&, int part, int parts);
+void multiply_integers(const MatmulArgs&, int part, int parts);
 }  // namespace avx512_vnni
 bool vnni_available();
 

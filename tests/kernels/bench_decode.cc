@@ -5,11 +5,12 @@
 //
 //   bench_decode [--threads N] [--layers N] [--hidden N] [--ffn N] [--heads N] [--kv-heads N]
 //                [--head-dim N] [--vocab N] [--repeats N] [--isa NAME] [--rows N,N,..] [--context N]
-//                [--dtype bf16|f16|f32|w8a8|w8a16|w4a16]
+//                [--dtype bf16|f16|f32|fp8|w8a8|w8a16|w4a16]
 //
 // Goals: n = 1 reads at >= 0.80 of the read-only loop; 8 rows cost at most
 // 1.2 * max(1, T_fma / T_read) of one. The exit status is 1 if one is missed. w8a16 and w4a16 are matrices of
-// codes in groups of 128; the second goal counts multiply-adds as if each were one of float32.
+// codes in groups of 128, fp8 has a scale per output; the second goal counts multiply-adds as if each were one
+// of float32.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -36,23 +37,25 @@ struct Matrix {
   int32_t segments = 1;
 };
 
-// The order of n_in k in groups of `group`, without padding. REQUIRES groups of whole grains.
-struct CodeOrder {
+// The packed order of a matrix, without padding: groups of kRun16Max, or one for all k with x_bits 8 and 32.
+// REQUIRES segments and groups of whole grains.
+struct OrderOfGroups {
   std::vector<Run> runs;
   std::vector<int32_t> source;
-  IntegerOrder order;
+  CodeOrder order;
 
-  CodeOrder(int32_t n_in, int32_t segments, int32_t bits, int32_t x_bits) {
-    const int32_t group = x_bits == 8 ? n_in : kRun16Max;
+  OrderOfGroups(int32_t n_in, int32_t segments, int32_t bits, int32_t x_bits) {
+    const bool one_group = x_bits != 16;
+    const int32_t longest = one_group ? n_in / segments : kRun16Max;
     for (int32_t k = 0; k < n_in; ++k) source.push_back(k);
-    for (int32_t k = 0; k < n_in; k += group) {
-      runs.push_back({k, std::min(group, n_in - k), k / group,
+    for (int32_t k = 0; k < n_in; k += longest) {
+      runs.push_back({k, std::min(longest, n_in - k), one_group ? 0 : k / longest,
                       static_cast<int32_t>(int64_t{k} * segments / n_in)});
     }
     order = {.runs = runs.data(),
              .source = source.data(),
              .n_runs = static_cast<int32_t>(runs.size()),
-             .n_groups = static_cast<int32_t>(runs.size()),
+             .n_groups = one_group ? 1 : static_cast<int32_t>(runs.size()),
              .n_segments = segments,
              .depth = n_in,
              .bits = bits,
@@ -142,8 +145,10 @@ int main(int argc, char** argv) {
   const int repeats = o.number("--repeats", 9);
   const int context = o.number("--context", 0);
   const std::string dtype = o.text("--dtype", "bf16");
-  const bool is_code = dtype.starts_with("w");
-  const int32_t bits = dtype.starts_with("w4") ? 4 : 8, x_bits = dtype.ends_with("a8") ? 8 : 16;
+  const bool is_code = dtype.starts_with("w") || dtype == "fp8";
+  const int32_t bits = dtype.starts_with("w4") ? 4 : 8, x_bits = dtype == "fp8"          ? 32
+                                                                 : dtype.ends_with("a8") ? 8
+                                                                                         : 16;
   const DType type = dtype == "f32" ? DType::kF32 : dtype == "f16" ? DType::kF16 : DType::kBF16;
   const std::string wanted = o.text("--isa", isa_name(best_isa()));
   Isa isa = best_isa();
@@ -163,7 +168,7 @@ int main(int argc, char** argv) {
   CpuStream stream(pool);
 
   std::vector<Matrix> matrices;
-  std::deque<CodeOrder> orders;
+  std::deque<OrderOfGroups> orders;
   size_t total_bytes = 0;
   double macs = 0;  // per row
   const auto add = [&](int n_out, int n_in, int segments) {

@@ -11,7 +11,7 @@
 // (AddSegmentsArgs) gives the bits of one rank.
 #pragma once
 
-#include "specd/kernels/integers.h"
+#include "specd/kernels/codes.h"
 #include "specd/kernels/types.h"
 
 namespace specd::kernels {
@@ -22,8 +22,8 @@ struct PackedMatrix {
   int32_t n_out = 0;
   int32_t n_in = 0;
   void* data = nullptr;  // packed_bytes(), aligned to 64
-  // Of a matrix of codes, see integers.h; it has no dtype, and `data` is packed_code_bytes().
-  const IntegerOrder* order = nullptr;
+  // Of a matrix of codes, see codes.h; it has no dtype, and `data` is packed_code_bytes().
+  const CodeOrder* order = nullptr;
 };
 
 // Copies rows [0, n_rows) of a row-major [n_rows, n_in] source into output columns [column_begin,
@@ -58,19 +58,26 @@ struct MatmulArgs {
   void* scratch = nullptr;  // for codes: matmul_scratch_bytes(), aligned to 64
 };
 
-// Where a matmul of codes keeps the rounded x in its scratch.
+// Where a matmul of codes keeps x in its scratch: in the packed order, and rounded with x_bits 8 and 16.
 struct RoundedRows {
-  // Bytes of a row of 8 bits: an odd number of lines, so that rows use different sets of a cache.
-  __attribute__((always_inline)) static size_t stride(const IntegerOrder& order) {
+  // Elements of a row: bytes in an odd number of lines, or floats in four times as many, so that rows use
+  // different sets of a cache.
+  __attribute__((always_inline)) static size_t stride(const CodeOrder& order) {
     return ((static_cast<size_t>(order.depth) + 63) / 64 | 1) * 64;
   }
-  // 8 bits a row, or the upper and the lower 8 of 16.
-  int8_t* part[2] = {nullptr, nullptr};  // [n_rows][stride]
-  float* scale = nullptr;                // [n_rows, n_runs]
-  int32_t* sum = nullptr;                // [n_rows, n_runs], of q
+  // All [n_rows][stride]: 8 bits a row, the upper and the lower 8 of 16, or 32.
+  int8_t* part[2] = {nullptr, nullptr};
+  float* value = nullptr;
+  // Of integers, [n_rows, n_runs]; `sum` is that of q.
+  float* scale = nullptr;
+  int32_t* sum = nullptr;
 
   __attribute__((always_inline))
-  RoundedRows(const IntegerOrder& order, int32_t n_rows, void* scratch) {
+  RoundedRows(const CodeOrder& order, int32_t n_rows, void* scratch) {
+    if (order.x_bits == 32) {
+      value = static_cast<float*>(scratch);
+      return;
+    }
     const size_t rows = static_cast<size_t>(n_rows);
     char* next = static_cast<char*>(scratch);
     for (int32_t i = 0; i < order.x_bits / 8; ++i, next += rows * stride(order)) {
@@ -79,10 +86,11 @@ struct RoundedRows {
     scale = reinterpret_cast<float*>(next);
     sum = reinterpret_cast<int32_t*>(scale + rows * static_cast<size_t>(order.n_runs));
   }
-  __attribute__((always_inline)) static size_t bytes(const IntegerOrder& order, int32_t n_rows) {
+  __attribute__((always_inline)) static size_t bytes(const CodeOrder& order, int32_t n_rows) {
+    const size_t of_run = order.x_bits == 32 ? 0 : sizeof(float) + sizeof(int32_t);
     return static_cast<size_t>(n_rows) *
            (stride(order) * static_cast<size_t>(order.x_bits / 8) +
-            static_cast<size_t>(order.n_runs) * (sizeof(float) + sizeof(int32_t)));
+            static_cast<size_t>(order.n_runs) * of_run);
   }
 };
 inline size_t matmul_scratch_bytes(const PackedMatrix& weights, int32_t n_rows) {

@@ -1,4 +1,4 @@
-#include "specd/kernels/integers.h"
+#include "specd/kernels/codes.h"
 
 #include <algorithm>
 #include <numeric>
@@ -33,12 +33,25 @@ constexpr Kind kKinds[] = {
      .segments = 8,
      .has_zeros = true,
      .shuffled = true},
+    {.name = "fp8", .x_bits = 32},
+    {.name = "fp8 in segments", .x_bits = 32, .segments = 8},
+    {.name = "fp8 in blocks of 128", .x_bits = 32, .group = 128},
+    {.name = "fp8 shuffled", .x_bits = 32, .group = 32, .segments = 8, .shuffled = true},
 };
 
+// Of E4M3FN, by arithmetic on its fields.
+double value_of(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code < 0x80 ? magnitude : -magnitude;
+}
+constexpr bool has_value(uint8_t code) { return (code & 0x7f) != 0x7f; }
+
 // A matrix of codes, in the form of a file and packed.
-class Codes {
+class CodeMatrix {
  public:
-  Codes(const Ops& ops, const Kind& kind, int32_t out, int32_t in, uint32_t seed)
+  CodeMatrix(const Ops& ops, const Kind& kind, int32_t out, int32_t in, uint32_t seed)
       : n_out(out), n_in(in) {
     std::mt19937 engine(seed);
     const auto number = [&](int32_t end) {
@@ -55,7 +68,11 @@ class Codes {
     if (kind.shuffled) std::shuffle(group_of.begin(), group_of.end(), engine);
     put_in_order(kind);
     codes.resize(static_cast<size_t>(n_out) * n_in);
-    for (uint8_t& code : codes) code = static_cast<uint8_t>(number(1 << kind.bits));
+    for (uint8_t& code : codes) {
+      do {
+        code = static_cast<uint8_t>(number(1 << kind.bits));
+      } while (kind.x_bits == 32 && !has_value(code));
+    }
     scale = random_floats(static_cast<size_t>(n_out) * order.n_groups, seed + 1, 0.01f);
     zero.assign(scale.size(), static_cast<uint8_t>(1 << (kind.bits - 1)));
     if (kind.has_zeros) {
@@ -64,93 +81,23 @@ class Codes {
     pack(ops);
   }
 
-  // The contract, one number after the other, with sums in float64 or exact integers.
+  // The contract, one number after the other, with sums of integers in 64 bits.
   std::vector<float> strict(const std::vector<float>& x, int32_t n_rows) const {
-    const float limit = order.x_bits == 8 ? 127.0f : 127.0f * 256.0f;
     std::vector<float> out(static_cast<size_t>(n_rows) * n_out);
     for (int32_t r = 0; r < n_rows; ++r) {
       for (int32_t j = 0; j < n_out; ++j) {
         float total = 0, of_segment = 0;
         for (size_t i = 0; i < runs.size(); ++i) {
-          const Run run = runs[i];
-          float m = 0;
-          bool is_finite = true;
-          for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
-            const float value = x_at(x, r, p);
-            is_finite = is_finite && std::isfinite(value);
-            m = std::max(m, std::fabs(value));
-          }
-          const bool is_zero = m < 0x1p-100f;
-          const size_t of_weight = static_cast<size_t>(j) * order.n_groups + run.group;
-          int64_t sum = 0;
-          for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
-            const int32_t k = source[static_cast<size_t>(p)];
-            if (k < 0 || !is_finite || is_zero) continue;
-            const int64_t q = std::lrint(x_at(x, r, p) * (limit / m));
-            sum += q * (codes[static_cast<size_t>(j) * n_in + k] - zero[of_weight]);
-          }
-          const float x_scale = !is_finite ? kNan : is_zero ? 0.0f : m / limit;
-          of_segment = std::fma(static_cast<float>(sum), x_scale * scale[of_weight], of_segment);
-          if (i + 1 < runs.size() && runs[i + 1].segment == run.segment) continue;
-          total = run.segment == 0 ? of_segment : total + of_segment;
+          of_segment = order.x_bits == 32 ? with_chain(x, r, j, runs[i], of_segment)
+                                          : with_integers(x, r, j, runs[i], of_segment);
+          if (i + 1 < runs.size() && runs[i + 1].segment == runs[i].segment) continue;
+          total = runs[i].segment == 0 ? of_segment : total + of_segment;
           of_segment = 0;
         }
         out[static_cast<size_t>(r) * n_out + j] = total;
       }
     }
     return out;
-  }
-
-  double weight(int32_t j, int32_t k) const {
-    const size_t of_weight =
-        static_cast<size_t>(j) * order.n_groups + group_of[static_cast<size_t>(k)];
-    return (codes[static_cast<size_t>(j) * n_in + k] - static_cast<double>(zero[of_weight])) *
-           double{scale[of_weight]};
-  }
-
-  const int32_t n_out, n_in;
-  std::vector<int32_t> group_of;  // [n_in]
-  std::vector<Run> runs;
-  std::vector<int32_t> source;
-  IntegerOrder order;
-  std::vector<uint8_t> codes, zero;
-  std::vector<float> scale;
-  PackedMatrix packed;
-
- private:
-  float x_at(const std::vector<float>& x, int32_t r, int32_t place) const {
-    const int32_t k = source[static_cast<size_t>(place)];
-    return k < 0 ? 0.0f : x[static_cast<size_t>(r) * n_in + k];
-  }
-
-  // Segments of k, in each the groups, in each the k; runs of at most kRun16Max.
-  void put_in_order(const Kind& kind) {
-    for (int32_t s = 0; s < kind.segments; ++s) {
-      const int32_t begin = static_cast<int32_t>(int64_t{n_in} * s / kind.segments),
-                    end = static_cast<int32_t>(int64_t{n_in} * (s + 1) / kind.segments);
-      std::vector<int32_t> ks(static_cast<size_t>(end - begin));
-      std::iota(ks.begin(), ks.end(), begin);
-      std::stable_sort(ks.begin(), ks.end(), [&](int32_t a, int32_t b) {
-        return group_of[static_cast<size_t>(a)] < group_of[static_cast<size_t>(b)];
-      });
-      const int32_t longest = kind.x_bits == 8 ? kRun8Max : kRun16Max;
-      for (size_t i = 0; i < ks.size();) {
-        Run run{.begin = static_cast<int32_t>(source.size()),
-                .group = group_of[static_cast<size_t>(ks[i])],
-                .segment = s};
-        for (;
-             i < ks.size() && run.n < longest && group_of[static_cast<size_t>(ks[i])] == run.group;
-             ++i, ++run.n) {
-          source.push_back(ks[i]);
-        }
-        for (; run.n % kRunGrain != 0; ++run.n) source.push_back(-1);
-        runs.push_back(run);
-      }
-    }
-    order.runs = runs.data();
-    order.n_runs = static_cast<int32_t>(runs.size());
-    order.source = source.data();
-    order.depth = static_cast<int32_t>(source.size());
   }
 
   // In two parts that meet inside a panel.
@@ -174,10 +121,100 @@ class Codes {
     }
   }
 
+  double weight(int32_t j, int32_t k) const {
+    const size_t of_weight =
+        static_cast<size_t>(j) * order.n_groups + group_of[static_cast<size_t>(k)];
+    if (order.x_bits == 32) {
+      return value_of(codes[static_cast<size_t>(j) * n_in + k]) * double{scale[of_weight]};
+    }
+    return (codes[static_cast<size_t>(j) * n_in + k] - static_cast<double>(zero[of_weight])) *
+           double{scale[of_weight]};
+  }
+
+  const int32_t n_out, n_in;
+  std::vector<int32_t> group_of;  // [n_in]
+  std::vector<Run> runs;
+  std::vector<int32_t> source;
+  CodeOrder order;
+  std::vector<uint8_t> codes, zero;
+  std::vector<float> scale;
+  PackedMatrix packed;
+
+ private:
+  float x_at(const std::vector<float>& x, int32_t r, int32_t place) const {
+    const int32_t k = source[static_cast<size_t>(place)];
+    return k < 0 ? 0.0f : x[static_cast<size_t>(r) * n_in + k];
+  }
+
+  // `total` and what a run adds to it.
+  float with_integers(const std::vector<float>& x, int32_t r, int32_t j, const Run& run,
+                      float total) const {
+    const float limit = order.x_bits == 8 ? 127.0f : 127.0f * 256.0f;
+    float m = 0;
+    bool is_finite = true;
+    for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
+      const float value = x_at(x, r, p);
+      is_finite = is_finite && std::isfinite(value);
+      m = std::max(m, std::fabs(value));
+    }
+    const bool is_zero = m < 0x1p-100f;
+    const size_t of_weight = static_cast<size_t>(j) * order.n_groups + run.group;
+    int64_t sum = 0;
+    for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
+      const int32_t k = source[static_cast<size_t>(p)];
+      if (k < 0 || !is_finite || is_zero) continue;
+      const int64_t q = std::lrint(x_at(x, r, p) * (limit / m));
+      sum += q * (codes[static_cast<size_t>(j) * n_in + k] - zero[of_weight]);
+    }
+    const float x_scale = !is_finite ? kNan : is_zero ? 0.0f : m / limit;
+    return std::fma(static_cast<float>(sum), x_scale * scale[of_weight], total);
+  }
+  float with_chain(const std::vector<float>& x, int32_t r, int32_t j, const Run& run,
+                   float total) const {
+    float sum = 0;
+    for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
+      const int32_t k = source[static_cast<size_t>(p)];
+      const uint8_t code = k < 0 ? 0 : codes[static_cast<size_t>(j) * n_in + k];
+      sum = std::fma(x_at(x, r, p), static_cast<float>(value_of(code) / 256), sum);
+    }
+    const size_t of_weight = static_cast<size_t>(j) * order.n_groups + run.group;
+    return std::fma(sum, scale[of_weight] * 256, total);
+  }
+
+  // Segments of k, in each the groups, in each the k; runs of at most kRun16Max with x_bits 16.
+  void put_in_order(const Kind& kind) {
+    for (int32_t s = 0; s < kind.segments; ++s) {
+      const int32_t begin = static_cast<int32_t>(int64_t{n_in} * s / kind.segments),
+                    end = static_cast<int32_t>(int64_t{n_in} * (s + 1) / kind.segments);
+      std::vector<int32_t> ks(static_cast<size_t>(end - begin));
+      std::iota(ks.begin(), ks.end(), begin);
+      std::stable_sort(ks.begin(), ks.end(), [&](int32_t a, int32_t b) {
+        return group_of[static_cast<size_t>(a)] < group_of[static_cast<size_t>(b)];
+      });
+      const int32_t longest = kind.x_bits == 16 ? kRun16Max : n_in;
+      for (size_t i = 0; i < ks.size();) {
+        Run run{.begin = static_cast<int32_t>(source.size()),
+                .group = group_of[static_cast<size_t>(ks[i])],
+                .segment = s};
+        for (;
+             i < ks.size() && run.n < longest && group_of[static_cast<size_t>(ks[i])] == run.group;
+             ++i, ++run.n) {
+          source.push_back(ks[i]);
+        }
+        for (; run.n % kRunGrain != 0; ++run.n) source.push_back(-1);
+        runs.push_back(run);
+      }
+    }
+    order.runs = runs.data();
+    order.n_runs = static_cast<int32_t>(runs.size());
+    order.source = source.data();
+    order.depth = static_cast<int32_t>(source.size());
+  }
+
   AlignedBytes data_;
 };
 
-std::vector<float> run(const Ops& ops, const Codes& w, const float* x, int32_t n_rows,
+std::vector<float> run(const Ops& ops, const CodeMatrix& w, const float* x, int32_t n_rows,
                        int threads) {
   WorkerPool pool(threads);
   CpuStream stream(pool);
@@ -195,14 +232,14 @@ std::vector<float> run(const Ops& ops, const Codes& w, const float* x, int32_t n
 constexpr std::pair<int32_t, int32_t> kCodeShapes[] = {
     {1, 1}, {3, 9}, {16, 64}, {17, 100}, {100, 600}, {70, 2500}, {530, 300}, {300, 256}};
 
-class Integers : public IsaTest {};
-SPECD_FOR_EACH_ISA(Integers);
+class Codes : public IsaTest {};
+SPECD_FOR_EACH_ISA(Codes);
 
-TEST_P(Integers, a_row_has_the_bits_of_the_contract) {
+TEST_P(Codes, a_row_has_the_bits_of_the_contract) {
   for (const Kind& kind : kKinds) {
     for (const auto& [n_out, n_in] : kCodeShapes) {
       if (kind.segments > n_in) continue;
-      const Codes w(ops(), kind, n_out, n_in, 1);
+      const CodeMatrix w(ops(), kind, n_out, n_in, 1);
       const std::vector<float> x = random_floats(static_cast<size_t>(3) * n_in, 2);
       EXPECT_EQ(first_difference(run(ops(), w, x.data(), 3, 2), w.strict(x, 3)), -1)
           << kind.name << " " << n_out << "x" << n_in;
@@ -210,9 +247,9 @@ TEST_P(Integers, a_row_has_the_bits_of_the_contract) {
   }
 }
 
-TEST_P(Integers, a_row_has_the_same_bits_whatever_stands_beside_it) {
+TEST_P(Codes, a_row_has_the_same_bits_whatever_stands_beside_it) {
   for (const Kind& kind : kKinds) {
-    const Codes w(ops(), kind, 131, 1030, 3);
+    const CodeMatrix w(ops(), kind, 131, 1030, 3);
     const std::vector<float> x = random_floats(size_t{129} * w.n_in, 4);
     std::vector<float> alone;
     for (int32_t r = 0; r < 129; ++r) {
@@ -228,30 +265,31 @@ TEST_P(Integers, a_row_has_the_same_bits_whatever_stands_beside_it) {
   }
 }
 
-TEST_P(Integers, are_near_float64) {
+TEST_P(Codes, are_near_float64) {
   for (const Kind& kind : kKinds) {
-    const Codes w(ops(), kind, 40, 1030, 5);
+    const CodeMatrix w(ops(), kind, 40, 1030, 5);
     const std::vector<float> x = random_floats(static_cast<size_t>(w.n_in), 6);
     const std::vector<float> out = run(ops(), w, x.data(), 1, 1);
     float largest = 0;
     for (const float each : x) largest = std::max(largest, std::fabs(each));
-    const double step = largest / (kind.x_bits == 8 ? 127.0 : 32512.0);
+    // Half a step of x for each k, or half a unit in the last place of a sum for each.
+    const double step = kind.x_bits == 32 ? largest * w.n_in * 0x1p-24
+                                          : largest / (kind.x_bits == 8 ? 127.0 : 32512.0);
     for (int32_t j = 0; j < w.n_out; ++j) {
       double sum = 0, weights = 0;
       for (int32_t k = 0; k < w.n_in; ++k) {
         sum += double{x[static_cast<size_t>(k)]} * w.weight(j, k);
         weights += std::fabs(w.weight(j, k));
       }
-      // Half a step for each k.
       ASSERT_NEAR(out[static_cast<size_t>(j)], sum, weights * step * 0.51) << kind.name;
     }
   }
 }
 
-TEST_P(Integers, the_largest_codes_and_values_do_not_overflow) {
+TEST_P(Codes, the_largest_codes_and_values_do_not_overflow) {
   for (const Kind& kind : kKinds) {
     if (kind.has_zeros) continue;
-    Codes w(ops(), kind, 16, kRun8Max, 7);
+    CodeMatrix w(ops(), kind, 16, kRun8Max, 7);
     for (const float sign : {1.0f, -1.0f}) {
       const std::vector<float> x(static_cast<size_t>(w.n_in), sign * 3.0f);
       EXPECT_EQ(first_difference(run(ops(), w, x.data(), 1, 1), w.strict(x, 1)), -1) << kind.name;
@@ -259,9 +297,9 @@ TEST_P(Integers, the_largest_codes_and_values_do_not_overflow) {
   }
 }
 
-TEST_P(Integers, rows_of_zeros_huge_values_and_nans_are_defined_and_stay_alone) {
+TEST_P(Codes, rows_of_zeros_huge_values_and_nans_are_defined_and_stay_alone) {
   for (const Kind& kind : kKinds) {
-    const Codes w(ops(), kind, 33, 300, 9);
+    const CodeMatrix w(ops(), kind, 33, 300, 9);
     const size_t n_in = static_cast<size_t>(w.n_in), n_out = static_cast<size_t>(w.n_out);
     constexpr float kInf = std::numeric_limits<float>::infinity();
     std::vector<float> x = random_floats(7 * n_in, 10);
@@ -275,8 +313,10 @@ TEST_P(Integers, rows_of_zeros_huge_values_and_nans_are_defined_and_stay_alone) 
     for (size_t r = 0; r < 7; ++r) {
       for (size_t j = 0; j < n_out; ++j) {
         const float value = out[r * n_out + j];
-        if (r == 3 || r == 4) {
+        if (r == 3 || (r == 4 && kind.x_bits != 32)) {
           EXPECT_TRUE(std::isnan(value)) << kind.name << " row " << r;
+        } else if (r == 4) {
+          EXPECT_FALSE(std::isfinite(value)) << kind.name << " row " << r;
         } else {
           ASSERT_EQ(std::bit_cast<uint32_t>(value),
                     std::bit_cast<uint32_t>(expected[r * n_out + j]))
@@ -288,25 +328,63 @@ TEST_P(Integers, rows_of_zeros_huge_values_and_nans_are_defined_and_stay_alone) 
   }
 }
 
-TEST_P(Integers, a_code_more_or_another_zero_is_seen) {
+TEST_P(Codes, a_code_more_or_another_zero_is_seen) {
   for (const Kind& kind : kKinds) {
-    Codes w(ops(), kind, 20, 130, 11);
+    CodeMatrix w(ops(), kind, 20, 130, 11);
     const std::vector<float> x = random_floats(static_cast<size_t>(w.n_in), 12);
     const std::vector<float> out = run(ops(), w, x.data(), 1, 1);
     w.codes[5 * 130 + 77] ^= 1;
     EXPECT_NE(first_difference(out, w.strict(x, 1)), -1) << kind.name;
     w.codes[5 * 130 + 77] ^= 1;
+    if (kind.x_bits == 32) continue;
     ++w.zero[3];
     EXPECT_NE(first_difference(out, w.strict(x, 1)), -1) << kind.name;
   }
 }
 
+TEST_P(Codes, another_order_of_the_additions_is_seen) {
+  for (const Kind& kind : kKinds) {
+    if (kind.x_bits != 32) continue;
+    CodeMatrix w(ops(), kind, 20, 1030, 15);
+    const std::vector<float> x = random_floats(static_cast<size_t>(w.n_in), 16);
+    const std::vector<float> out = run(ops(), w, x.data(), 1, 1);
+    ASSERT_EQ(first_difference(out, w.strict(x, 1)), -1) << kind.name;
+    for (const auto& each : w.runs) {
+      const size_t first = static_cast<size_t>(each.begin);
+      std::swap(w.source[first], w.source[first + 1]);
+    }
+    EXPECT_NE(first_difference(out, w.strict(x, 1)), -1) << kind.name;
+  }
+}
+
+TEST_P(Codes, every_code_of_float8_has_its_value) {
+  CodeMatrix w(ops(), {.name = "fp8", .x_bits = 32}, 37, 256, 17);
+  const size_t n_in = static_cast<size_t>(w.n_in), n_out = static_cast<size_t>(w.n_out);
+  for (size_t j = 0; j < n_out; ++j) {
+    for (size_t k = 0; k < n_in; ++k) {
+      const uint8_t code = static_cast<uint8_t>(k + j);
+      w.codes[j * n_in + k] = has_value(code) ? code : 0;
+    }
+    w.scale[j] = 1.0f;
+  }
+  w.pack(ops());
+  std::vector<float> x(n_in * n_in);
+  for (size_t k = 0; k < n_in; ++k) x[k * n_in + k] = 1.0f;
+  const std::vector<float> out = run(ops(), w, x.data(), w.n_in, 2);
+  for (size_t k = 0; k < n_in; ++k) {
+    for (size_t j = 0; j < n_out; ++j) {
+      ASSERT_EQ(out[k * n_out + j], value_of(w.codes[j * n_in + k])) << k << " " << j;
+    }
+  }
+}
+
 // With and without products of bytes in one instruction.
-TEST(IntegersVnni, have_the_bits_of_avx512_without_it) {
+TEST(CodesVnni, have_the_bits_of_avx512_without_it) {
   if (!vnni_available()) GTEST_SKIP() << "this processor has no AVX-512 VNNI";
   const Ops& ops = cpu_ops(Isa::kAvx512);
   for (const Kind& kind : kKinds) {
-    const Codes w(ops, kind, 131, 1030, 13);
+    if (kind.x_bits == 32) continue;
+    const CodeMatrix w(ops, kind, 131, 1030, 13);
     const std::vector<float> x = random_floats(size_t{21} * w.n_in, 14);
     const std::vector<float> with = run(ops, w, x.data(), 21, 1);
     std::vector<float> without(with.size(), kNan);
@@ -317,7 +395,7 @@ TEST(IntegersVnni, have_the_bits_of_avx512_without_it) {
                           .n_rows = 21,
                           .scratch = scratch.get()};
     isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
-    isa_ops(Isa::kAvx512).multiply_codes(args, 0, 1);
+    isa_ops(Isa::kAvx512).multiply_integers(args, 0, 1);
     EXPECT_EQ(first_difference(with, without), -1) << kind.name;
   }
 }

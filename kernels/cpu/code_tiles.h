@@ -1,0 +1,224 @@
+// A matmul of codes apart from its arithmetic: the packed matrix, and the walk over it in tiles.
+//
+// The arithmetic is a Form, a struct in integers.cc or float8.cc:
+//   Sum                      of a run so far: int32_t or float
+//   kStepK                   k of a line
+//   kBlock                   k of a run that all panels of a group pass over
+//   kTileRows                the most rows of a tile
+//   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
+//   tile<rows, panels>(TileArgs)
+//
+// All panels of codes are followed by the scales, [panel][n_groups][16], and the zeros of the same shape.
+#pragma once
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/lanes.h"
+#include "specd/kernels/matmul.h"
+
+namespace specd::kernels::SPECD_ISA {
+
+constexpr int kWidth = 16;        // columns of a panel
+constexpr int kLine = 64;         // bytes that 16 columns have in one step
+constexpr int kStreams = 4;       // panels side by side that are prefetched, as in matmul.cc
+constexpr int kChunkRows = 48;    // rows whose sums stay in the cache
+constexpr int kGroupPanels = 16;  // panels that all rows pass over before the next
+
+// The most panels of a tile that has at most `fit` of them: what kStreams divides by.
+constexpr int panels_within(int fit) { return fit >= 4 ? 4 : fit >= 2 ? 2 : 1; }
+
+struct Panels {
+  const uint8_t* codes;
+  const float* scale;
+  const uint8_t* zero;
+  size_t panel_bytes;
+};
+SPECD_INLINE Panels panels_in(const PackedMatrix& m) {
+  const CodeOrder& order = *m.order;
+  const size_t columns = (static_cast<size_t>(m.n_out) + kPaddedColumns - 1) / kPaddedColumns *
+                         kPaddedColumns,
+               groups = static_cast<size_t>(order.n_groups);
+  Panels p;
+  p.panel_bytes = static_cast<size_t>(order.depth) * static_cast<size_t>(2 * order.bits);
+  p.codes = static_cast<const uint8_t*>(m.data);
+  p.scale = reinterpret_cast<const float*>(p.codes + columns / kWidth * p.panel_bytes);
+  p.zero = reinterpret_cast<const uint8_t*>(p.scale + columns * groups);
+  return p;
+}
+
+// A tile: some rows by some panels by n of the packed k of one run.
+struct TileArgs {
+  const RoundedRows* x = nullptr;
+  size_t x_stride = 0;
+  size_t row = 0, k = 0;  // the first
+  size_t of_run = 0;      // the first row's place in x->scale and x->sum; rows are n_runs apart
+  size_t n_runs = 0;
+  const uint8_t* codes = nullptr;  // of the first k of the first panel
+  size_t panel_bytes = 0;
+  int n = 0;
+  // Of the run: sums start at 0, or are loaded; they end in the totals, or are stored.
+  bool starts = false, ends = false;
+  void* sums = nullptr;     // Form::Sum [rows][stride], of the run
+  float* totals = nullptr;  // [rows][stride], of the segment
+  size_t stride = 0;
+  const float* scale = nullptr;   // 16 of the group; panels are scale_step apart
+  const uint8_t* zero = nullptr;  // the same, or null
+  size_t scale_step = 0;
+  const char* fetch = nullptr;  // kStreams streams, as far apart as the panels
+  size_t fetch_step = 0;
+};
+
+// Calls step() for each line of a tile, and prefetches a line of each stream for every kStreams lines read.
+template <typename Form, int kPanels, typename Step>
+SPECD_INLINE void each_line(const TileArgs& a, const Step& step) {
+  constexpr int kRound = kStreams / kPanels;  // steps that read kStreams lines
+  const char* fetch = a.fetch;
+  const int steps = a.n / Form::kStepK;
+  int s = 0;
+  for (; s + kRound <= steps; s += kRound) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kStreams; ++i) prefetch_far(fetch + i * a.panel_bytes);
+    fetch += a.fetch_step;
+#pragma GCC unroll 4
+    for (int i = 0; i < kRound; ++i) step();
+  }
+  for (; s < steps; ++s) step();
+}
+
+using TileFn = void (*)(const TileArgs&);
+
+// The tile of `rows` rows by one panel or, if `wide`, by panels_of(rows).
+template <typename Form>
+static TileFn tile_of(int rows, bool wide) {
+#define SPECD_TILE(n)                                                                       \
+  case n:                                                                                   \
+    if constexpr (n <= Form::kTileRows) {                                                   \
+      return wide ? Form::template tile<n, Form::panels_of(n)> : Form::template tile<n, 1>; \
+    }                                                                                       \
+    break
+  switch (rows) {
+    SPECD_TILE(1);
+    SPECD_TILE(2);
+    SPECD_TILE(3);
+    SPECD_TILE(4);
+    SPECD_TILE(5);
+    SPECD_TILE(6);
+    SPECD_TILE(7);
+    SPECD_TILE(8);
+    default:
+      break;
+  }
+#undef SPECD_TILE
+  return nullptr;
+}
+
+// Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is the codes that this thread
+// reads next, or null.
+template <typename Form>
+static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int row, int rows,
+                           const uint8_t* after) {
+  alignas(64) typename Form::Sum sums[kChunkRows * kGroupPanels * kWidth];
+  alignas(64) float totals[kChunkRows * kGroupPanels * kWidth];
+  const CodeOrder& order = *a.weights.order;
+  const RoundedRows x(order, a.n_rows, a.scratch);
+  const Panels m = panels_in(a.weights);
+  const size_t n_runs = static_cast<size_t>(order.n_runs),
+               groups = static_cast<size_t>(order.n_groups),
+               stride = static_cast<size_t>(panels) * kWidth,
+               column = static_cast<size_t>(panel) * kWidth,
+               n_out = static_cast<size_t>(a.weights.n_out),
+               columns = n_out - column < stride ? n_out - column : stride;
+  const uint8_t* const codes = m.codes + panel * m.panel_bytes;
+  const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows;
+  const int widest = Form::panels_of(rows / n_tiles);
+  const auto line = [](int k) { return static_cast<size_t>(k / Form::kStepK * kLine); };
+  TileArgs tile{.x = &x,
+                .x_stride = RoundedRows::stride(order),
+                .n_runs = n_runs,
+                .panel_bytes = m.panel_bytes,
+                .stride = stride,
+                .scale_step = groups * kWidth};
+  __builtin_memset(totals, 0, sizeof(float) * static_cast<size_t>(rows) * stride);
+  for (int i = 0; i < order.n_runs; ++i) {
+    const Run run = order.runs[i];
+    for (int k = run.begin; k < run.begin + run.n; k += Form::kBlock) {
+      const int left = run.begin + run.n - k;
+      const int n = left < Form::kBlock ? left : Form::kBlock;
+      tile.k = static_cast<size_t>(k);
+      tile.n = n;
+      tile.starts = k == run.begin;
+      tile.ends = n == left;
+      const uint8_t* next = k + n < order.depth ? codes + line(k + n) : after;
+      size_t asked = 0;
+      for (int p = 0; p < panels;) {
+        if (p % kStreams == 0) asked = 0;
+        const bool wide = panels - p >= widest;
+        const int across = wide ? widest : 1;
+        int first = 0;
+        for (int t = 0; t < n_tiles; ++t) {
+          const int last = rows * (t + 1) / n_tiles, tile_rows = last - first;
+          tile.row = static_cast<size_t>(row + first);
+          tile.of_run = tile.row * n_runs + static_cast<size_t>(i);
+          for (int q = p; q < p + across;) {
+            // Other tiles of these rows may be narrower.
+            const bool fits = p + across - q >= Form::panels_of(tile_rows);
+            const int width = fits ? Form::panels_of(tile_rows) : 1;
+            tile.fetch = reinterpret_cast<const char*>(codes);
+            tile.fetch_step = 0;
+            if (next != nullptr) {
+              tile.fetch = reinterpret_cast<const char*>(next) +
+                           p / kStreams * kStreams * m.panel_bytes +
+                           line(n) * asked / (kStreams * rows);
+              tile.fetch_step = size_t{kLine} * tile_rows / rows;
+            }
+            asked += static_cast<size_t>(width) * tile_rows;
+            const size_t of_group =
+                ((panel + q) * groups + static_cast<size_t>(run.group)) * kWidth;
+            tile.codes = codes + q * m.panel_bytes + line(k);
+            tile.sums = sums + first * stride + q * kWidth;
+            tile.totals = totals + first * stride + q * kWidth;
+            tile.scale = m.scale + of_group;
+            tile.zero = order.has_zeros ? m.zero + of_group : nullptr;
+            tile_of<Form>(tile_rows, fits)(tile);
+            q += width;
+          }
+          first = last;
+        }
+        p += across;
+      }
+    }
+    if (i + 1 < order.n_runs && order.runs[i + 1].segment == run.segment) continue;
+    // The end of a segment.
+    float* const to = a.apart ? a.out + static_cast<size_t>(run.segment) * a.n_rows * n_out : a.out;
+    for (int r = 0; r < rows; ++r) {
+      const float* const total = totals + r * stride;
+      float* const out = to + (row + r) * n_out + column;
+      if (run.segment == 0 || a.apart) {
+        __builtin_memcpy(out, total, sizeof(float) * columns);
+      } else {
+        for (size_t c = 0; c < columns; ++c) out[c] = out[c] + total[c];
+      }
+    }
+    __builtin_memset(totals, 0, sizeof(float) * static_cast<size_t>(rows) * stride);
+  }
+}
+
+template <typename Form>
+static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
+  const int64_t n_panels = (static_cast<int64_t>(a.weights.n_out) + kWidth - 1) / kWidth;
+  const size_t panel_bytes = panels_in(a.weights).panel_bytes;
+  const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
+  const Share share = share_of(n_panels, part, parts);
+  for (int64_t panel = share.begin; panel < share.end; panel += kGroupPanels) {
+    const int64_t left = share.end - panel;
+    const uint8_t* codes = static_cast<const uint8_t*>(a.weights.data) + panel * panel_bytes;
+    const uint8_t* next = left > kGroupPanels ? codes + kGroupPanels * panel_bytes : nullptr;
+    for (int chunk = 0; chunk < n_chunks; ++chunk) {
+      const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
+      const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
+      block_of_codes<Form>(a, panel, left < kGroupPanels ? static_cast<int>(left) : kGroupPanels,
+                           first, last - first, chunk + 1 < n_chunks ? codes : next);
+    }
+  }
+}
+
+}  // namespace specd::kernels::SPECD_ISA

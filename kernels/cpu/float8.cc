@@ -1,0 +1,119 @@
+// The matmul of codes that are E4M3FN (codes.h): one chain of fused multiply-adds along k per row, column
+// and run.
+//
+// The seven bits of exponent and mantissa, moved to those of a float16, are the value times 2^-8, also for
+// subnormals; the processor widens float16 exactly. A panel is [depth / 2][16][2] bytes: an even k is in
+// the lower half of a column's 16 bits and the next k in the upper half, so that a line is widened without
+// moving bytes between columns.
+#include "kernels/cpu/code_tiles.h"
+
+namespace specd::kernels::SPECD_ISA {
+namespace {
+
+constexpr int kLineK = 4;  // k of a line
+
+// The codes of a line, times 2^-8.
+#if SPECD_ISA_LEVEL == 0
+SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
+  for (int k = 0; k < kLineK; ++k) {
+    for (int c = 0; c < kWidth; ++c) {
+      const uint32_t code = p[(k / 2 * kWidth + c) * 2 + k % 2];
+      to[k].v[c] = widen_f16(static_cast<uint16_t>((code & 0x80u) << 8 | (code & 0x7fu) << 7));
+    }
+  }
+}
+#elif SPECD_ISA_LEVEL == 1
+SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
+  const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0xbf80));
+  const auto widen = [&](const __m256i w) __attribute__((always_inline)) {
+    const __m256i h = _mm256_and_si256(_mm256_srai_epi16(w, 1), mask);
+    return F32x16{_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+                  _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+  };
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + i);
+    to[2 * i] = widen(_mm256_slli_epi16(w, 8));
+    to[2 * i + 1] = widen(w);
+  }
+}
+#else
+SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
+  const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0xbf80));
+  const auto widen = [&](const __m256i w) __attribute__((always_inline)) {
+    return F32x16{_mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(w, 1), mask))};
+  };
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + i);
+    to[2 * i] = widen(_mm256_slli_epi16(w, 8));
+    to[2 * i + 1] = widen(w);
+  }
+}
+#endif
+
+struct Float8 {
+  using Sum = float;
+  static constexpr int kStepK = kLineK;
+  static constexpr int kBlock = 256;  // the x of a tile stays in L1
+  // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
+  static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 4;
+  static constexpr int panels_of(int rows) {
+    return panels_within((SPECD_ISA_LEVEL == 2 ? 16 : 4) / rows);
+  }
+
+  // TSan does not instrument a tile, for the reason in matmul.cc.
+  template <int kRows, int kPanels>
+  __attribute__((noinline, no_sanitize("thread"))) static void tile(const TileArgs& a) {
+    F32x16 acc[kRows][kPanels];
+    float* const sums = static_cast<float*>(a.sums);
+    const float* x = a.x->value + a.row * a.x_stride + a.k;
+    const uint8_t* w = a.codes;
+    const size_t x_stride = a.x_stride, panel_bytes = a.panel_bytes;
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        acc[r][p] = a.starts ? set1(0.0f) : load(sums + r * a.stride + kWidth * p);
+      }
+    }
+    each_line<Float8, kPanels>(
+        a, [&]() __attribute__((always_inline)) {
+          F32x16 weights[kPanels][kLineK];
+#pragma GCC unroll 4
+          for (int p = 0; p < kPanels; ++p) widen_line(w + p * panel_bytes, weights[p]);
+#pragma GCC unroll 4
+          for (int k = 0; k < kLineK; ++k) {
+#pragma GCC unroll 8
+            for (int r = 0; r < kRows; ++r) {
+              const F32x16 factor = set1(x[r * x_stride + k]);
+#pragma GCC unroll 4
+              for (int p = 0; p < kPanels; ++p) acc[r][p] = fma(factor, weights[p][k], acc[r][p]);
+            }
+          }
+          x += kLineK;
+          w += kLine;
+        });
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        const size_t at = r * a.stride + kWidth * p;
+        if (a.ends) {
+          const F32x16 scale = load(a.scale + p * a.scale_step);
+          store(a.totals + at, fma(acc[r][p], scale, load(a.totals + at)));
+        } else {
+          store(sums + at, acc[r][p]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void multiply_float8(const MatmulArgs& a, int part, int parts) {
+  matmul_of_codes<Float8>(a, part, parts);
+}
+
+}  // namespace specd::kernels::SPECD_ISA
