@@ -432,7 +432,9 @@ TEST_F(Kserve, messages_that_are_large_in_memory_are_refused_and_leave_nothing_t
     EXPECT_EQ(refused.error_message(), "id: expected at most 96 bytes, found 3145728");
     EXPECT_EQ(refused.infer_response().id(), "");
   }
-  EXPECT_LT(resident_bytes(daemon_.pid()), before + (uint64_t{64} << 20));
+  if (!SPECD_HAS_SANITIZER) {  // it keeps freed memory
+    EXPECT_LT(resident_bytes(daemon_.pid()), before + (uint64_t{64} << 20));
+  }
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(daemon_.stop(), 0) << daemon_.output();
