@@ -165,6 +165,13 @@ bool is_used(const std::string& tensor, const ModelConfig& config) {
 }
 
 Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
+  if (!c.quantization.is_empty()) {
+    return Status(Code::kUnsupported,
+                  quote(checkpoint.files().front().path(), 400) + ": quantized weights (" +
+                      c.quantization.name() +
+                      ") are not loaded; supported are bfloat16, float16 and float32: use the "
+                      "checkpoint that this one was made from");
+  }
   const int64_t q = int64_t{c.n_heads} * c.head_dim, kv = int64_t{c.n_kv_heads} * c.head_dim;
   std::set<std::string, std::less<>> used;
   const auto need = [&](const std::string& name, std::initializer_list<int64_t> shape) -> Status {

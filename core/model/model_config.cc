@@ -44,8 +44,8 @@ constexpr std::string_view kKnownKeys[] = {
     "rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings",
     "tie_word_embeddings", "hidden_act", "attention_bias", "mlp_bias", "sliding_window",
     "use_sliding_window", "layer_types", "max_window_layers", "pretraining_tp", "use_mrope",
-    "quantization_config", "bos_token_id", "eos_token_id", "rope_interleaved", "is_encoder_decoder",
-    "add_cross_attention", "min_length",
+    "quantization_config", "compression_config", "bos_token_id", "eos_token_id", "rope_interleaved",
+    "is_encoder_decoder", "add_cross_attention", "min_length",
     // no effect
     "pad_token_id", "unk_token_id", "attention_dropout", "hidden_dropout", "initializer_range",
     "use_cache", "torch_dtype", "dtype", "transformers_version", "chunk_size_feed_forward",
@@ -84,20 +84,7 @@ Result<const Family*> family_of(const Json& config, const std::string& where) {
   return unsupported(where, "architectures", architectures, names);
 }
 
-Status check_quantization(const Json& config, const std::string& where) {
-  const Json block = config.value("quantization_config", Json());
-  if (block.is_null()) return Status();
-  const Json method = block.is_object() ? block.value("quant_method", Json()) : Json();
-  return Status(
-      Code::kUnsupported,
-      where + ": key 'quantization_config': the weights are quantized (" +
-          quote(method.is_null() ? block.dump(-1, ' ', true) : method.dump(-1, ' ', true)) +
-          "); supported are bfloat16, float16 and float32: use the checkpoint that this "
-          "one was made from");
-}
-
 Status check_unsupported(const Json& config, const Family& family, const std::string& where) {
-  SPECD_OK_OR_RETURN(check_quantization(config, where));
   SPECD_OK_OR_RETURN(require_value(config, "hidden_act", "silu", where));
   if (!family.may_have_bias)
     SPECD_OK_OR_RETURN(require_value(config, "attention_bias", family.qkv_bias, where));
@@ -236,7 +223,9 @@ Status read_eos_tokens(const Json& config, int32_t vocab_size, const std::string
 Result<ModelConfig> load_model_config(const std::string& model_dir) {
   const std::string where = model_dir + "/config.json";
   SPECD_TRY(const Json config, parse_json_file(where, kConfigBytesMax));
-  return read_model_config(config, where);
+  SPECD_TRY(ModelConfig out, read_model_config(config, where));
+  SPECD_TRY(out.quantization, Quantization::read(config, model_dir));
+  return out;
 }
 
 Result<ModelConfig> read_model_config(const Json& config, const std::string& where) {

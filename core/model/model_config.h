@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/model/quantization.h"
 #include "core/model/rope.h"
 
 namespace specd {
@@ -41,11 +42,12 @@ struct ModelConfig {
   int32_t bos_token = -1;           // -1: none
   bool is_ballast = false;          // "_specd_ballast": weights added for measurements only
   std::vector<int32_t> eos_tokens;  // any of them ends a text
+  Quantization quantization;
 };
 
-// Reads model_dir/config.json.
+// Reads model_dir/config.json, and the file beside it that says how the weights are quantized, if one does.
 Result<ModelConfig> load_model_config(const std::string& model_dir);
-// Same, from parsed JSON; `where` names it in errors.
+// What config.json says of everything but quantization; `where` names it in errors.
 Result<ModelConfig> read_model_config(const Json& config, const std::string& where);
 
 // Stores the ids of config's `eos_token_id`, an integer or a list, in `out`. Leaves `out` unchanged

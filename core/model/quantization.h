@@ -20,6 +20,8 @@
 
 namespace specd {
 
+struct QuantizationRules;
+
 // One matrix, with N outputs and K inputs.
 struct MatrixFormat {
   enum class Layout : uint8_t {
@@ -29,10 +31,11 @@ struct MatrixFormat {
     kGptq,    // `qweight` I32 [K * bits / 32, N], `qzeros`, `scales`, `g_idx`
     kAwq,     // `qweight` I32 [K, N / 8], `qzeros`, `scales`
   };
-  // What shares a scale. kGroup: `group` neighboring k of an output, with act_order those that g_idx says.
-  // kBlock: `block_rows` outputs by `group` k.
+  // What shares a scale. kChannel: an output. kGroup: `group` neighboring k of an output, with act_order those
+  // that g_idx says. kBlock: `block_rows` outputs by `group` k.
   enum class Scales : uint8_t { kTensor, kChannel, kGroup, kBlock };
-  // How x is rounded where the maker ran it. kDynamic: a scale per row. kStatic: `input_scale` of the file.
+  // How x is rounded where the maker ran it. kDynamic: a scale per row, or with kBlock per `group` k of a row.
+  // kStatic: `input_scale` of the file.
   enum class Inputs : uint8_t { kNone, kDynamic, kStatic };
 
   Layout layout = Layout::kInt8;
@@ -59,11 +62,13 @@ struct KvFormat {
 
 class Quantization {
  public:
-  // `config`: the parsed config.json of `model_dir`. A checkpoint without any of it gives an empty one.
+  // `config`: the parsed config.json of `model_dir`, which read_model_config() accepts. A checkpoint without any
+  // of it gives an empty one.
   static Result<Quantization> read(const Json& config, const std::string& model_dir);
 
   // Of a module such as "model.layers.0.self_attn.q_proj" or "lm_head"; null: not quantized. The pointer is
-  // valid while this is. Embeddings and norms are never quantized.
+  // valid while this is or a copy of it. Embeddings and norms are never quantized, nor is an lm_head that is
+  // the embedding.
   const MatrixFormat* of(std::string_view module) const;
   // GPTQ with "dynamic" or modules_in_block_to_quantize: whether a matrix is quantized is for its tensors to
   // say; then of() has its format, and a module without `qweight` is not quantized.
@@ -75,8 +80,7 @@ class Quantization {
   const std::string& name() const;
 
  private:
-  struct Rules;
-  std::shared_ptr<const Rules> rules_;
+  std::shared_ptr<const QuantizationRules> rules_;  // null: empty
 };
 
 }  // namespace specd

@@ -363,9 +363,10 @@ TEST_F(ModelConfigTest, what_cannot_be_computed_is_refused_by_name) {
        },
        "'rope_parameters', 'partial_rotary_factor': found '0.5', supported: 1"},
       {[](Json& c) {
-         c["quantization_config"] = {{"quant_method", "fp8"}};
+         c["quantization_config"] = {{"quant_method", "bitsandbytes"}};
        },
-       "'quantization_config': the weights are quantized ('\"fp8\"'); supported are bfloat16"},
+       "'quantization_config': key 'quant_method': found 'bitsandbytes': NF4, FP4 and LLM.int8() "
+       "are not read"},
       {[](Json& c) { c["logit_scale"] = 2.0; },
        "'logit_scale': found '2.0', supported: this key is unknown"},
       {[](Json& c) { c["head_dim"] = 40; }, "'head_dim': found 40, supported: multiples of 16"},
