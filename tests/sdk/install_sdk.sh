@@ -9,6 +9,7 @@ find "$2/prefix" -name specd_sdkConfig.cmake | grep -q .
 # What an author reads and copies.
 documents=$2/prefix/share/specd
 for file in sdk/README.md sdk/template/drafter_bigram.cc sdk/template_c/drafter_bigram.c \
-            sdk/tools/pickle_to_safetensors.py plugin_api/README.md plugin_api/CHANGELOG.md plugin_api/abi/v0.txt; do
+            sdk/tools/pickle_to_safetensors.py sdk/zoo/README.md sdk/zoo/recipe/quantize.py \
+            plugin_api/README.md plugin_api/CHANGELOG.md plugin_api/abi/v0.txt; do
   cmp "$1/$file" "$documents/$file"
 done
