@@ -181,11 +181,11 @@ class Planner {
   Result<Cost> cost_of(Device& device, const std::string& path, const ModelConfig& config,
                        int32_t logits_rows, const std::vector<Split>& splits,
                        kernels::DType kv_dtype, bool has_pages) const {
-    SPECD_TRY(const kernels::DType dtype, matrix_dtype(path, config));
     Cost cost(n_ranks_);
     for (size_t rank = 0; rank < splits.size(); ++rank) {
-      const Transformer::Memory part = Transformer::plan(
-          device, config, dtype, options_.step_tokens_max, logits_rows, splits[rank]);
+      SPECD_TRY(const Transformer::Memory part,
+                Transformer::plan(device, path, config, options_.step_tokens_max, logits_rows,
+                                  splits[rank]));
       cost.weights[rank] = part.weights;
       cost.activations[rank] = part.activations;
       if (has_pages) cost.page[rank] = page_bytes_of(config, kv_dtype, splits[rank]);

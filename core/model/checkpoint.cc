@@ -8,6 +8,7 @@
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
+#include "core/model/quantized_matrix.h"
 
 namespace specd {
 namespace {
@@ -164,14 +165,42 @@ bool is_used(const std::string& tensor, const ModelConfig& config) {
          !(tensor == "lm_head.weight" && config.tie_word_embeddings);
 }
 
-Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
-  if (!c.quantization.is_empty()) {
-    return Status(Code::kUnsupported,
-                  quote(checkpoint.files().front().path(), 400) + ": quantized weights (" +
-                      c.quantization.name() +
-                      ") are not loaded; supported are bfloat16, float16 and float32: use the "
-                      "checkpoint that this one was made from");
+bool is_quantized(const Checkpoint& checkpoint, const ModelConfig& config,
+                  const std::string& module) {
+  if (config.quantization.of(module) == nullptr) return false;
+  if (module == "lm_head" && config.tie_word_embeddings) return false;
+  return !config.quantization.tensors_decide() ||
+         checkpoint.tensors().contains(module + ".qweight");
+}
+
+uint64_t parameters_of(const Checkpoint& checkpoint, const ModelConfig& c) {
+  const int64_t q = int64_t{c.n_heads} * c.head_dim, kv = int64_t{c.n_kv_heads} * c.head_dim,
+                mlp = c.intermediate_size;
+  int64_t n = c.n_layers * (2 * q + 2 * kv + 3 * mlp) * c.hidden_size +
+              int64_t{c.vocab_size} * c.hidden_size * (c.tie_word_embeddings ? 1 : 2);
+  for (const auto& [name, entry] : checkpoint.tensors()) {
+    if (!is_used(name, c) || !(name.ends_with("norm.weight") || name.ends_with(".bias"))) continue;
+    n += static_cast<int64_t>(entry.view->bytes / tensor_type_bytes(entry.view->type));
   }
+  return static_cast<uint64_t>(n);
+}
+
+namespace {
+
+// Scales of a cache in FP8. They are read by nobody while the cache is not.
+constexpr const char* kCacheScales[] = {"k_scale",
+                                        "v_scale",
+                                        "q_scale",
+                                        "prob_scale",
+                                        "kv_scale",
+                                        "k_proj.k_scale",
+                                        "v_proj.v_scale",
+                                        "k_proj.output_scale",
+                                        "v_proj.output_scale"};
+
+}  // namespace
+
+Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
   const int64_t q = int64_t{c.n_heads} * c.head_dim, kv = int64_t{c.n_kv_heads} * c.head_dim;
   std::set<std::string, std::less<>> used;
   const auto need = [&](const std::string& name, std::initializer_list<int64_t> shape) -> Status {
@@ -192,13 +221,27 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
                                           tensor_type_name(first) +
                                           "; expected one type for all matrices: convert them");
   };
+  const auto weights_of = [&](const std::string& module, int64_t out, int64_t in) -> Status {
+    if (!is_quantized(checkpoint, c, module)) return matrix(module + ".weight", out, in);
+    return QuantizedMatrix::open(checkpoint, module, static_cast<int32_t>(out),
+                                 static_cast<int32_t>(in), *c.quantization.of(module),
+                                 [&](const std::string& name) { used.insert(name); })
+        .status();
+  };
   SPECD_OK_OR_RETURN(matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size));
   for (int32_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     const auto linear = [&](const char* name, int64_t out, int64_t in, bool bias) -> Status {
-      SPECD_OK_OR_RETURN(matrix(layer + name + ".weight", out, in));
-      return bias ? need(layer + name + ".bias", {out}) : Status();
+      const std::string module = layer + name;
+      SPECD_OK_OR_RETURN(weights_of(module, out, in));
+      // Quantizers write biases for layers that had none.
+      const bool some =
+          is_quantized(checkpoint, c, module) && checkpoint.tensors().contains(module + ".bias");
+      return bias || some ? need(module + ".bias", {out}) : Status();
     };
+    if (!c.quantization.is_empty()) {
+      for (const char* scale : kCacheScales) used.insert(layer + "self_attn." + scale);
+    }
     SPECD_OK_OR_RETURN(need(layer + "input_layernorm.weight", {c.hidden_size}));
     SPECD_OK_OR_RETURN(need(layer + "post_attention_layernorm.weight", {c.hidden_size}));
     SPECD_OK_OR_RETURN(linear("self_attn.q_proj", q, c.hidden_size, c.qkv_bias));
@@ -215,7 +258,7 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
   }
   SPECD_OK_OR_RETURN(need("model.norm.weight", {c.hidden_size}));
   if (!c.tie_word_embeddings) {
-    SPECD_OK_OR_RETURN(matrix("lm_head.weight", c.vocab_size, c.hidden_size));
+    SPECD_OK_OR_RETURN(weights_of("lm_head", c.vocab_size, c.hidden_size));
   }
   for (const auto& [name, entry] : checkpoint.tensors()) {
     if (used.contains(name) || !is_used(name, c)) continue;

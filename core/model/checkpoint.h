@@ -58,6 +58,12 @@ class Checkpoint {
 // published in its files (FasterDecoding/Medusa 1.0).
 bool is_used(const std::string& tensor, const ModelConfig& config);
 
+// Whether the matrix of a module is stored as codes.
+bool is_quantized(const Checkpoint& checkpoint, const ModelConfig& config,
+                  const std::string& module);
+// Of the tensors that a forward uses. REQUIRES that they are checked.
+uint64_t parameters_of(const Checkpoint& checkpoint, const ModelConfig& config);
+
 // Checks that every tensor required by the configuration is present with the right shape and a
 // supported type, and that there are no tensors that a forward would not use. Fails with kDataLoss
 // or kUnsupported, with name, expected and found.

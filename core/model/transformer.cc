@@ -105,6 +105,7 @@ struct Transformer::Impl {
         *picked = nullptr, *logits = nullptr;
   // Of several ranks: [segment][row][hidden], of which this rank computes some, and the logits of a part of
   // the vocabulary, on rank 0 those of all ranks.
+  float *scratch = nullptr, *side = nullptr;  // of matmuls; of a part of a linear layer
   float *segments = nullptr, *logits_part = nullptr, *logits_parts = nullptr;
   std::vector<Memory> held = std::vector<Memory>(1);
   std::vector<Tap> taps;
@@ -137,7 +138,8 @@ struct Transformer::Impl {
 
     uint64_t bytes() const { return to_size(rows) * to_size(width) * sizeof(float); }
   };
-  std::vector<Activation> activations() {
+  // `scratch_bytes`: of a forward, see Weights.
+  std::vector<Activation> activations(uint64_t scratch_bytes) {
     const ModelConfig& c = config;
     std::vector<Activation> all{{&x, rows_max, c.hidden_size},
                                 {&h, rows_max, c.hidden_size},
@@ -148,6 +150,11 @@ struct Transformer::Impl {
                                 {&act, rows_max, part.intermediate_size},
                                 {&cos_sin, rows_max, c.head_dim},
                                 {&inv_freq, 1, c.head_dim / 2}};
+    if (scratch_bytes > 0) {
+      all.push_back({&scratch, 1, static_cast<int64_t>((scratch_bytes + 3) / sizeof(float))});
+      // Of q, k and v or of gate and up, where they are of several kinds.
+      all.push_back({&side, rows_max, std::max(qkv_width(), 2 * part.intermediate_size)});
+    }
     if (split.is_last()) all.push_back({&picked, logits_rows_max, c.hidden_size});
     if (split.world_rank() == 0) all.push_back({&logits, logits_rows_max, c.vocab_size});
     if (is_shared()) all.push_back({&segments, rows_max, int64_t{n_segments()} * c.hidden_size});
@@ -159,7 +166,7 @@ struct Transformer::Impl {
     return all;
   }
   Status allocate_activations() {
-    for (const Activation& each : activations()) {
+    for (const Activation& each : activations(weights.scratch_bytes(rows_max))) {
       SPECD_TRY(Buffer buffer, device.allocate(each.bytes(), "activations"));
       *each.out = buffer.as<float>();
       buffers.push_back(std::move(buffer));
@@ -177,8 +184,32 @@ struct Transformer::Impl {
     }
   }
 
-  // out = in x weights, for a matrix whose k the ranks share.
-  void row_parallel(const float* in, const PackedMatrix& matrix, float* out, int32_t n_rows) {
+  // out = in x weights
+  void linear(const float* in, const Linear& layer, float* out, int32_t n_rows) {
+    for (const Linear::Part& each : layer.parts) {
+      const int32_t width = each.matrix.n_out;
+      const bool is_whole = layer.parts.size() == 1;
+      device.ops().matmul(device.stream(), {.x = in,
+                                            .weights = each.matrix,
+                                            .out = is_whole ? out : side,
+                                            .n_rows = n_rows,
+                                            .k_segments = 1,
+                                            .scratch = scratch});
+      if (is_whole) continue;
+      device.ops().copy_rows(device.stream(), {.from = side,
+                                               .to = out + each.column,
+                                               .n_rows = n_rows,
+                                               .n = width,
+                                               .from_rows = n_rows,
+                                               .to_rows = n_rows,
+                                               .from_stride = width,
+                                               .to_stride = layer.n_out});
+    }
+  }
+
+  // The same for a matrix whose k the ranks share.
+  void row_parallel(const float* in, const Linear& layer, float* out, int32_t n_rows) {
+    const PackedMatrix& matrix = layer.parts.front().matrix;
     const kernels::Ops& ops = device.ops();
     const int32_t mine = n_segments() / split.n_ranks;
     const uint64_t part_size = to_size(mine) * to_size(n_rows) * to_size(config.hidden_size);
@@ -188,7 +219,8 @@ struct Transformer::Impl {
                 .out = is_shared() ? segments + to_size(split.rank) * part_size : out,
                 .n_rows = n_rows,
                 .k_segments = mine,
-                .apart = is_shared()});
+                .apart = is_shared(),
+                .scratch = scratch});
     if (!is_shared()) return;
     tensors_stage->all_gather(segments, part_size * sizeof(float));
     ops.add_segments(device.stream(), {.parts = segments,
@@ -232,11 +264,7 @@ struct Transformer::Impl {
   // The output head for rows that each rank has in `picked`: the parts of the ranks side by side in `out`,
   // on rank 0.
   void head_of_picked(int32_t n_rows, float* out) {
-    device.ops().matmul(device.stream(), {.x = picked,
-                                          .weights = weights.lm_head,
-                                          .out = logits_part,
-                                          .n_rows = n_rows,
-                                          .k_segments = 1});
+    linear(picked, weights.lm_head, logits_part, n_rows);
     const int32_t width = vocab_part(config, split.n_ranks);
     const uint64_t part_size = to_size(n_rows) * to_size(width);
     tensors_stage->gather(logits_part, logits_parts, part_size * sizeof(float), 0);
@@ -322,13 +350,14 @@ Result<std::unique_ptr<Transformer>> Transformer::random(Device& device, const M
   return model;
 }
 
-Transformer::Memory Transformer::plan(Device& device, const ModelConfig& config,
-                                      kernels::DType dtype, int32_t rows_max,
-                                      int32_t logits_rows_max, Split split) {
+Result<Transformer::Memory> Transformer::plan(Device& device, const std::string& path,
+                                              const ModelConfig& config, int32_t rows_max,
+                                              int32_t logits_rows_max, Split split) {
   Impl planned(device, config, rows_max, logits_rows_max, {.split = split});
-  planned.weights.dtype = dtype;
-  Memory memory{.weights = Weights::planned_bytes(device, config, split, dtype)};
-  for (const Impl::Activation& each : planned.activations()) memory.activations += each.bytes();
+  SPECD_TRY(const Weights::Plan weights, Weights::plan(device, path, config, split, rows_max));
+  Memory memory{.weights = weights.held};
+  for (const Impl::Activation& each : planned.activations(weights.scratch))
+    memory.activations += each.bytes();
   return memory;
 }
 
@@ -373,21 +402,15 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   SPECD_CHECK(n >= 1 && n <= m.rows_max, std::to_string(n) + " rows");
   SPECD_CHECK(n_logits <= m.logits_rows_max, std::to_string(n_logits) + " rows of logits");
 
-  const auto matmul = [&](const float* in, const PackedMatrix& weights, float* out,
-                          int32_t n_rows) {
-    ops.matmul(stream,
-               {.x = in, .weights = weights, .out = out, .n_rows = n_rows, .k_segments = 1});
-  };
   const auto add_bias = [&](const float* bias, float* out, int32_t width) {
     if (bias != nullptr) ops.map(stream, kernels::add_bias(out, bias, n, width));
   };
-  const auto linear = [&](const float* in, const PackedMatrix& weights, const float* bias,
-                          float* out) {
-    matmul(in, weights, out, n);
+  const auto linear = [&](const float* in, const Linear& weights, const float* bias, float* out) {
+    m.linear(in, weights, out, n);
     add_bias(bias, out, weights.n_out);
   };
   // A bias that all ranks have is added once, behind the sum.
-  const auto row_parallel = [&](const float* in, const PackedMatrix& weights, const float* bias) {
+  const auto row_parallel = [&](const float* in, const Linear& weights, const float* bias) {
     m.row_parallel(in, weights, m.delta, n);
     add_bias(bias, m.delta, c.hidden_size);
   };
@@ -495,7 +518,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
     if (m.is_shared()) {
       m.head_of_picked(n_logits, m.logits);
     } else {
-      matmul(m.picked, w.lm_head, m.logits, n_logits);
+      m.linear(m.picked, w.lm_head, m.logits, n_logits);
     }
   }
 }

@@ -113,9 +113,10 @@ class Transformer {
   // model; until then it is this rank's alone.
   const std::vector<Memory>& held() const;
   void gather_bytes();
-  // The same for one rank, before anything is loaded. `dtype`: of the matrices.
-  static Memory plan(Device& device, const ModelConfig& config, kernels::DType dtype,
-                     int32_t rows_max, int32_t logits_rows_max, Split split);
+  // The same for one rank, before anything is loaded, from the headers of the files. Errors are those of
+  // load().
+  static Result<Memory> plan(Device& device, const std::string& path, const ModelConfig& config,
+                             int32_t rows_max, int32_t logits_rows_max, Split split);
 
  private:
   Transformer();

@@ -17,13 +17,11 @@ Result<void*> Weights::allocate(uint64_t bytes, const char* what) {
   return data;
 }
 
-Result<PackedMatrix> Weights::matrix(int32_t n_out, int32_t n_in) {
-  PackedMatrix packed{.dtype = dtype, .n_out = n_out, .n_in = n_in, .data = nullptr};
-  const size_t bytes = device_.ops().packed_bytes(dtype, n_out, n_in);
-  SPECD_TRY(packed.data, allocate(bytes, "weights"));
-  streamed.push_back({packed.data, bytes});
-  held_bytes += bytes;
-  return packed;
+uint64_t Linear::scratch_bytes(int32_t n_rows) const {
+  uint64_t bytes = 0;
+  for (const Part& part : parts)
+    bytes = std::max<uint64_t>(bytes, matmul_scratch_bytes(part.matrix, n_rows));
+  return bytes;
 }
 
 namespace {
@@ -36,63 +34,189 @@ int32_t embedding_columns_of(const Device& device, const ModelConfig& config, Sp
   return split.is_first() ? embedding_of(config, split).n : 0;
 }
 
-// Calls fn(matrix, n_out, n_in) for each packed matrix of a rank. `layers` has all of its layers.
-template <typename Fn>
-Status for_matrices(const ModelConfig& config, Split split, std::vector<Weights::Layer>& layers,
-                    PackedMatrix& lm_head, Fn&& fn) {
-  const ModelConfig c = part_of(config, split);
-  const int32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  for (Weights::Layer& layer : layers) {
-    SPECD_OK_OR_RETURN(fn(layer.qkv, q + 2 * kv, c.hidden_size));
-    SPECD_OK_OR_RETURN(fn(layer.o, c.hidden_size, q));
-    SPECD_OK_OR_RETURN(fn(layer.gate_up, 2 * c.intermediate_size, c.hidden_size));
-    SPECD_OK_OR_RETURN(fn(layer.down, c.hidden_size, c.intermediate_size));
-  }
-  if (!split.is_last()) return Status();
-  return fn(lm_head, vocab_part(c, split.n_ranks), c.hidden_size);
-}
-
 }  // namespace
 
-Status Weights::allocate_matrices() {
-  layers.resize(to_size(layers_of(config_, split_).n));
-  return for_matrices(config_, split_, layers, lm_head,
-                      [&](PackedMatrix& out, int32_t n_out, int32_t n_in) -> Status {
-                        SPECD_TRY(out, matrix(n_out, n_in));
-                        return Status();
-                      });
+// The matrices of this rank, in the order of a forward. Sizes `layers`.
+std::vector<Weights::Spec> Weights::specs() {
+  const ModelConfig& c = config_;
+  const auto times_head = [&](Range heads) {
+    return Range{heads.begin * c.head_dim, heads.n * c.head_dim};
+  };
+  const Range q = times_head(heads_of(c, split_)), kv = times_head(kv_heads_of(c, split_)),
+              columns = columns_of(c, split_), hidden{0, c.hidden_size};
+  const int32_t q_all = c.n_heads * c.head_dim, kv_all = c.n_kv_heads * c.head_dim;
+  const Range own = layers_of(c, split_);
+  layers.resize(to_size(own.n));
+  std::vector<Spec> all;
+  for (int32_t i = 0; i < own.n; ++i) {
+    Layer& layer = layers[to_size(i)];
+    const std::string prefix = "model.layers." + std::to_string(own.begin + i) + ".",
+                      attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+    all.push_back({&layer.qkv,
+                   {{attention + "q_proj", q_all, c.hidden_size, q, hidden},
+                    {attention + "k_proj", kv_all, c.hidden_size, kv, hidden},
+                    {attention + "v_proj", kv_all, c.hidden_size, kv, hidden}}});
+    all.push_back({&layer.o, {{attention + "o_proj", c.hidden_size, q_all, hidden, q}}, true});
+    all.push_back({&layer.gate_up,
+                   {{mlp + "gate_proj", c.intermediate_size, c.hidden_size, columns, hidden},
+                    {mlp + "up_proj", c.intermediate_size, c.hidden_size, columns, hidden}}});
+    all.push_back({&layer.down,
+                   {{mlp + "down_proj", c.hidden_size, c.intermediate_size, hidden, columns}},
+                   true});
+  }
+  if (split_.is_last()) {
+    all.push_back(
+        {&lm_head, {{"lm_head", c.vocab_size, c.hidden_size, vocab_of(c, split_), hidden}}});
+  }
+  return all;
 }
 
-uint64_t Weights::planned_bytes(const Device& device, const ModelConfig& config, Split split,
-                                DType dtype) {
-  std::vector<Layer> layers(to_size(layers_of(config, split).n));
-  PackedMatrix lm_head;
-  uint64_t bytes = to_size(config.vocab_size) *
-                   to_size(embedding_columns_of(device, config, split)) * dtype_bytes(dtype);
-  (void)for_matrices(config, split, layers, lm_head,
-                     [&](PackedMatrix&, int32_t n_out, int32_t n_in) {
-                       bytes += device.ops().packed_bytes(dtype, n_out, n_in);
-                       return Status();
-                     });
+Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
+  std::vector<Group> groups;
+  for (const Source& source : spec.sources) {
+    std::optional<QuantizedMatrix> quantized;
+    std::shared_ptr<PlacedOrder> order;
+    if (checkpoint_ && is_quantized(*checkpoint_, config_, source.module)) {
+      SPECD_TRY(quantized, QuantizedMatrix::open(
+                               *checkpoint_, source.module, source.n_out, source.n_in,
+                               *config_.quantization.of(source.module), [](const std::string&) {}));
+      CodeKind kind = quantized->kind();
+      if (device_.ops().packed_code_bytes == nullptr) {
+        return Status(Code::kUnsupported, config_.quantization.name() +
+                                              " weights run on CPUs, not on " + device_.name());
+      }
+      if (spec.shares_k && kind.x_bits == 8 && split_.n_ranks > 1) {
+        return Status(
+            Code::kUnsupported,
+            config_.quantization.name() +
+                " with 8-bit inputs runs on one rank: a row's scale is of all its inputs");
+      }
+      if (spec.shares_k && kind.x_bits != 8)
+        kind.n_segments = kRowParallelSegments / split_.n_ranks;
+      kind.group_of = {kind.group_of.begin() + source.k.begin,
+                       kind.group_of.begin() + source.k.begin + source.k.n};
+      std::shared_ptr<PlacedOrder>& shared = orders_[kind];
+      if (shared == nullptr) {
+        shared = std::make_shared<PlacedOrder>(kind);
+        SPECD_OK_OR_RETURN(shared->place_on(device_));
+      }
+      order = shared;
+    }
+    if (groups.empty() || groups.back().order != order) {
+      groups.emplace_back();
+      groups.back().order = order;
+      groups.back().n_in = source.k.n;
+    }
+    Group& group = groups.back();
+    group.sources.push_back(source);
+    if (quantized) group.quantized.push_back(std::move(*quantized));
+    group.n_out += source.rows.n;
+  }
+  // Ranks gather equal parts of the output head; the last one may have fewer tokens.
+  if (spec.into == &lm_head) groups.front().n_out = vocab_part(config_, split_.n_ranks);
+  return groups;
+}
+
+uint64_t Weights::packed_bytes(const Group& group) const {
+  return group.order == nullptr
+             ? device_.ops().packed_bytes(dtype, group.n_out, group.n_in)
+             : device_.ops().packed_code_bytes(group.order->order(), group.n_out);
+}
+
+Result<PackedMatrix> Weights::matrix(const Group& group) {
+  PackedMatrix packed{.dtype = dtype, .n_out = group.n_out, .n_in = group.n_in};
+  if (group.order != nullptr) packed.order = &group.order->order();
+  const uint64_t bytes = packed_bytes(group);
+  SPECD_TRY(packed.data, allocate(bytes, "weights"));
+  streamed.push_back({packed.data, bytes});
+  held_bytes += bytes;
+  return packed;
+}
+
+Result<Weights::Plan> Weights::plan(Device& device, const std::string& model_dir,
+                                    const ModelConfig& config, Split split, int32_t rows_max) {
+  Weights planned(device, config, split);
+  SPECD_OK_OR_RETURN(planned.open(model_dir));
+  Plan plan{.held = to_size(config.vocab_size) *
+                    to_size(embedding_columns_of(device, config, split)) *
+                    dtype_bytes(planned.dtype)};
+  for (const Spec& spec : planned.specs()) {
+    SPECD_TRY(const std::vector<Group> groups, planned.groups_of(spec));
+    for (const Group& group : groups) {
+      plan.held += planned.packed_bytes(group);
+      if (group.order != nullptr) {
+        plan.scratch = std::max<uint64_t>(
+            plan.scratch, kernels::RoundedRows::bytes(group.order->order(), rows_max));
+      }
+    }
+  }
+  return plan;
+}
+
+uint64_t Weights::scratch_bytes(int32_t n_rows) const {
+  uint64_t bytes = lm_head.scratch_bytes(n_rows);
+  for (const Layer& layer : layers) {
+    for (const Linear* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      bytes = std::max(bytes, each->scratch_bytes(n_rows));
+  }
   return bytes;
 }
 
-void Weights::pack(const PackedMatrix& into, const std::vector<Part>& parts) {
-  int32_t column = 0;
-  for (const Part& part : parts) {
-    const TensorView& view = checkpoint_->at(part.name);  // exists: check_tensors() has passed
-    const int64_t width = view.shape.back();
-    const Range k = part.k.value_or(Range{0, static_cast<int32_t>(width)});
-    const int64_t first = part.rows.begin * width + k.begin;
-    device_.ops().pack(device_.stream(),
-                       {.packed = into,
-                        .source = static_cast<const char*>(view.data) +
-                                  first * static_cast<int64_t>(dtype_bytes(dtype)),
-                        .source_stride = width,
-                        .n_rows = part.rows.n,
-                        .column_begin = column});
-    column += part.rows.n;
+void Weights::pack(const PackedMatrix& into, int32_t column, const Source& source) {
+  const bool is_tied = source.module == "lm_head" && config_.tie_word_embeddings;
+  // Exists: check_tensors() has passed.
+  const TensorView& view = checkpoint_->at(is_tied ? kEmbedding : source.module + ".weight");
+  const int64_t first = int64_t{source.rows.begin} * source.n_in + source.k.begin;
+  device_.ops().pack(device_.stream(), {.packed = into,
+                                        .source = static_cast<const char*>(view.data) +
+                                                  first * static_cast<int64_t>(dtype_bytes(dtype)),
+                                        .source_stride = source.n_in,
+                                        .n_rows = source.rows.n,
+                                        .column_begin = column});
+}
+
+// Rows are decoded a few at a time: all of a matrix would take as much memory again.
+Status Weights::pack(const PackedMatrix& into, int32_t column, const Source& source,
+                     const QuantizedMatrix& quantized) {
+  constexpr int32_t kRows = 256;
+  const size_t n_groups = to_size(into.order->n_groups);
+  std::vector<uint8_t> codes(kRows * to_size(source.n_in)), zeros(kRows * n_groups);
+  std::vector<float> scales(kRows * n_groups);
+  for (int32_t done = 0; done < source.rows.n; done += kRows) {
+    const int32_t n = std::min(kRows, source.rows.n - done);
+    SPECD_OK_OR_RETURN(
+        quantized.read(source.rows.begin + done, n, codes.data(), scales.data(), zeros.data()));
+    device_.ops().pack(device_.stream(), {.packed = into,
+                                          .source = codes.data() + source.k.begin,
+                                          .source_stride = source.n_in,
+                                          .n_rows = n,
+                                          .column_begin = column + done,
+                                          .scale = scales.data(),
+                                          .zero = zeros.data()});
   }
+  return Status();
+}
+
+Status Weights::load_linear(const Spec& spec) {
+  SPECD_TRY(const std::vector<Group> groups, groups_of(spec));
+  int32_t column = 0;
+  for (const Group& group : groups) {
+    SPECD_TRY(const PackedMatrix packed, matrix(group));
+    spec.into->parts.push_back({.matrix = packed, .column = column});
+    int32_t within = 0;
+    for (size_t i = 0; i < group.sources.size(); ++i) {
+      const Source& source = group.sources[i];
+      if (group.order == nullptr) {
+        pack(packed, within, source);
+      } else {
+        SPECD_OK_OR_RETURN(pack(packed, within, source, group.quantized[i]));
+      }
+      within += source.rows.n;
+    }
+    column += group.n_out;
+  }
+  spec.into->n_out = column;
+  return Status();
 }
 
 // Norms and biases as float32: they are small, and every row uses them.
@@ -102,6 +226,10 @@ Result<const float*> Weights::vector_of(const std::vector<Part>& parts) {
   SPECD_TRY(void* data, allocate(to_size(n) * sizeof(float), "norms and biases"));
   auto* to = static_cast<float*>(data);
   for (const Part& part : parts) {
+    if (part.may_lack && !checkpoint_->tensors().contains(part.name)) {
+      to += part.rows.n;  // allocate() gives zeros
+      continue;
+    }
     const TensorView& view = checkpoint_->at(part.name);
     SPECD_TRY(const Buffer narrow, device_.allocate(view.bytes, "norms and biases"));
     SPECD_TRY(const Buffer only_row, device_.allocate(sizeof(int32_t), "norms and biases"));  // 0
@@ -151,7 +279,7 @@ Status Weights::load_embedding() {
   return Status();
 }
 
-Status Weights::load_layer(const std::string& prefix, Layer& layer) {
+Status Weights::load_vectors(const std::string& prefix, Layer& layer) {
   const ModelConfig& c = config_;
   const auto times_head = [&](Range heads) {
     return Range{heads.begin * c.head_dim, heads.n * c.head_dim};
@@ -159,59 +287,64 @@ Status Weights::load_layer(const std::string& prefix, Layer& layer) {
   const Range q = times_head(heads_of(c, split_)), kv = times_head(kv_heads_of(c, split_)),
               columns = columns_of(c, split_), hidden{0, c.hidden_size}, head{0, c.head_dim};
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
-  const auto qkv = [&](const char* what) {
-    return std::vector<Part>{{attention + "q_proj." + what, q},
-                             {attention + "k_proj." + what, kv},
-                             {attention + "v_proj." + what, kv}};
-  };
-  const auto gate_up = [&](const char* what) {
-    return std::vector<Part>{{mlp + "gate_proj." + what, columns},
-                             {mlp + "up_proj." + what, columns}};
-  };
   const auto vector = [&](const float*& out, bool has, const std::vector<Part>& parts) -> Status {
     if (!has) return Status();
     SPECD_TRY(out, vector_of(parts));
     return Status();
   };
+  // Quantizers write biases for layers that had none.
+  const auto bias = [&](const float*& out, bool has, std::vector<Part> parts) -> Status {
+    for (Part& part : parts) {
+      part.may_lack = !has;
+      part.name += ".bias";
+    }
+    const bool some = std::ranges::any_of(
+        parts, [&](const Part& part) { return checkpoint_->tensors().contains(part.name); });
+    return vector(out, has || some, parts);
+  };
   SPECD_OK_OR_RETURN(
       vector(layer.attention_norm, true, {{prefix + "input_layernorm.weight", hidden}}));
   SPECD_OK_OR_RETURN(
       vector(layer.mlp_norm, true, {{prefix + "post_attention_layernorm.weight", hidden}}));
-  SPECD_OK_OR_RETURN(vector(layer.qkv_bias, c.qkv_bias, qkv("bias")));
-  SPECD_OK_OR_RETURN(vector(layer.o_bias, c.o_bias, {{attention + "o_proj.bias", hidden}}));
+  SPECD_OK_OR_RETURN(
+      bias(layer.qkv_bias, c.qkv_bias,
+           {{attention + "q_proj", q}, {attention + "k_proj", kv}, {attention + "v_proj", kv}}));
+  SPECD_OK_OR_RETURN(bias(layer.o_bias, c.o_bias, {{attention + "o_proj", hidden}}));
   SPECD_OK_OR_RETURN(vector(layer.q_norm, c.head_norm, {{attention + "q_norm.weight", head}}));
   SPECD_OK_OR_RETURN(vector(layer.k_norm, c.head_norm, {{attention + "k_norm.weight", head}}));
-  SPECD_OK_OR_RETURN(vector(layer.gate_up_bias, c.mlp_bias, gate_up("bias")));
-  SPECD_OK_OR_RETURN(vector(layer.down_bias, c.mlp_bias, {{mlp + "down_proj.bias", hidden}}));
-  pack(layer.qkv, qkv("weight"));
-  pack(layer.o, {{attention + "o_proj.weight", hidden, q}});
-  pack(layer.gate_up, gate_up("weight"));
-  pack(layer.down, {{mlp + "down_proj.weight", hidden, columns}});
+  SPECD_OK_OR_RETURN(bias(layer.gate_up_bias, c.mlp_bias,
+                          {{mlp + "gate_proj", columns}, {mlp + "up_proj", columns}}));
+  SPECD_OK_OR_RETURN(bias(layer.down_bias, c.mlp_bias, {{mlp + "down_proj", hidden}}));
+  return Status();
+}
+
+// Sizes come from config.json and must be confirmed by the files before anything is allocated.
+Status Weights::open(const std::string& model_dir) {
+  SPECD_TRY(checkpoint_, Checkpoint::open(model_dir));
+  SPECD_OK_OR_RETURN(check_tensors(*checkpoint_, config_));
+  dtype = kernel_dtype(embedding_in_file().type).value();
   return Status();
 }
 
 Status Weights::load(const std::string& model_dir, const std::function<void(double)>& progress) {
   const ModelConfig& c = config_;
-  SPECD_TRY(checkpoint_, Checkpoint::open(model_dir));
-  // Check before allocating: sizes come from config.json and must be confirmed by the files.
-  SPECD_OK_OR_RETURN(check_tensors(*checkpoint_, c));
-  dtype = kernel_dtype(embedding_in_file().type).value();
+  SPECD_OK_OR_RETURN(open(model_dir));
   SPECD_OK_OR_RETURN(load_embedding());
-  SPECD_OK_OR_RETURN(allocate_matrices());
+  const std::vector<Spec> all = specs();
+  double done = 0;
+  for (const Spec& spec : all) {
+    SPECD_OK_OR_RETURN(load_linear(spec));
+    if (progress) progress(++done / static_cast<double>(all.size() + 1));
+  }
   const Range own = layers_of(c, split_);
   for (int32_t i = 0; i < own.n; ++i) {
     SPECD_OK_OR_RETURN(
-        load_layer("model.layers." + std::to_string(own.begin + i) + ".", layers[to_size(i)]));
-    if (progress) progress(static_cast<double>(i + 1) / (own.n + 1));
+        load_vectors("model.layers." + std::to_string(own.begin + i) + ".", layers[to_size(i)]));
   }
-  const bool tied = c.tie_word_embeddings;
   if (split_.is_last()) {
     SPECD_TRY(final_norm, vector_of({{"model.norm.weight", {0, c.hidden_size}}}));
-    pack(lm_head, {{tied ? kEmbedding : "lm_head.weight", vocab_of(c, split_)}});
   }
-  for (const auto& [name, entry] : checkpoint_->tensors()) {
-    if (is_used(name, c)) parameters += entry.view->bytes / tensor_type_bytes(entry.view->type);
-  }
+  parameters = parameters_of(*checkpoint_, c);
   if (progress) progress(1);
   return Status();
 }
@@ -220,7 +353,11 @@ Status Weights::make_random(uint64_t seed) {
   const ModelConfig& c = config_;
   SPECD_CHECK(split_ == Split(), "the whole model");
   SPECD_CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.head_norm, "a plain Llama");
-  SPECD_OK_OR_RETURN(allocate_matrices());
+  for (const Spec& spec : specs()) {
+    SPECD_TRY(const std::vector<Group> groups, groups_of(spec));
+    SPECD_TRY(const PackedMatrix packed, matrix(groups.front()));
+    *spec.into = {.parts = {{.matrix = packed}}, .n_out = packed.n_out};
+  }
   uint64_t state = seed | 1;
   const auto next = [&state] {  // xorshift; values need only be finite
     state ^= state << 13;
@@ -253,10 +390,10 @@ Status Weights::make_random(uint64_t seed) {
   device_.copy_in(ones, all_ones.data(), all_ones.size() * sizeof(float));
   for (Layer& layer : layers) {
     layer.attention_norm = layer.mlp_norm = static_cast<const float*>(ones);
-    for (const PackedMatrix* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
-      fill(*each);
+    for (const Linear* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      fill(each->parts.front().matrix);
   }
-  fill(lm_head);
+  fill(lm_head.parts.front().matrix);
   final_norm = static_cast<const float*>(ones);
   SPECD_TRY(void* table, allocate(to_size(c.vocab_size) * to_size(c.hidden_size) * sizeof(uint16_t),
                                   "embedding"));

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,17 +12,32 @@
 #include "core/base/status.h"
 #include "core/device/device.h"
 #include "core/model/checkpoint.h"
+#include "core/model/code_order.h"
 #include "core/model/model_config.h"
+#include "core/model/quantized_matrix.h"
 #include "core/model/split.h"
 
 namespace specd {
+
+// A matrix of the model. Joined ones, such as q, k and v, are side by side: those of one type and, if
+// quantized, of one order of k are one packed matrix.
+struct Linear {
+  struct Part {
+    kernels::PackedMatrix matrix;
+    int32_t column = 0;  // of its first output
+  };
+  std::vector<Part> parts;
+  int32_t n_out = 0;
+
+  // For a forward of so many rows.
+  uint64_t scratch_bytes(int32_t n_rows) const;
+};
 
 // Owns its memory on `device`, which must outlive it. Immutable after load().
 class Weights {
  public:
   struct Layer {
-    // joined matrices, such as q, k and v, are side by side
-    kernels::PackedMatrix qkv, o, gate_up, down;
+    Linear qkv, o, gate_up, down;
     const float *attention_norm = nullptr, *mlp_norm = nullptr;  // [hidden]
     // Null when the model has none. Biases are as wide as their matrix; norms are [head_dim].
     const float *qkv_bias = nullptr, *o_bias = nullptr, *gate_up_bias = nullptr,
@@ -40,13 +57,17 @@ class Weights {
   // [0, 1]. Uses memory for the packed weights; of the files only the embedding stays mapped,
   // on the CPU.
   Status load(const std::string& model_dir, const std::function<void(double)>& progress);
-  // held_bytes of a rank after load(), from the configuration alone. `dtype`: of the matrices.
-  static uint64_t planned_bytes(const Device& device, const ModelConfig& config, Split split,
-                                kernels::DType dtype);
+  // held_bytes and scratch_bytes() of a rank after load(), from the headers of the files.
+  struct Plan {
+    uint64_t held = 0, scratch = 0;
+  };
+  static Result<Plan> plan(Device& device, const std::string& model_dir, const ModelConfig& config,
+                           Split split, int32_t rows_max);
   // Fills in random bf16 weights of the same shapes, for benchmarks.
   Status make_random(uint64_t seed);
 
-  kernels::DType dtype = kernels::DType::kBF16;  // of all matrices
+  kernels::DType dtype =
+      kernels::DType::kBF16;  // of the embedding, and of matrices that are not quantized
   // [vocab, embedding_columns], row-major. All columns, but on devices only those of this rank, and null
   // behind the first stage.
   const void* embedding = nullptr;
@@ -54,25 +75,52 @@ class Weights {
   std::vector<Layer> layers;  // of the stage
   const float* final_norm =
       nullptr;  // [hidden]; null unless the stage is the last, as lm_head's data
-  kernels::PackedMatrix lm_head;
+  Linear lm_head;
   std::vector<Piece> streamed;  // every packed matrix, in order
   uint64_t held_bytes = 0;      // packed weights and the embedding table
+  // What a forward of so many rows needs for matmuls of codes.
+  uint64_t scratch_bytes(int32_t n_rows) const;
   // The whole embedding as in the file, in host memory. REQUIRES load().
   const TensorView& embedding_in_file() const;
   uint64_t parameters = 0;  // of the whole model
 
  private:
-  struct Part {  // one tensor of a matrix or vector that joins several
+  struct Part {  // one tensor of a vector that joins several
     std::string name;
-    Range rows;                   // of the tensor; elements of a vector
-    std::optional<Range> k = {};  // columns of the tensor; all by default
+    Range rows;             // elements
+    bool may_lack = false;  // then zeros
+  };
+  // One matrix of a linear layer, and the part of it that this rank has.
+  struct Source {
+    std::string module;
+    int32_t n_out = 0, n_in = 0;  // of the whole
+    Range rows, k;
+  };
+  struct Spec {
+    Linear* into;
+    std::vector<Source> sources;
+    bool shares_k = false;  // o_proj, down_proj
+  };
+  // Sources that become one packed matrix.
+  struct Group {
+    std::vector<Source> sources;
+    std::vector<QuantizedMatrix> quantized;  // of the sources, if they are
+    std::shared_ptr<PlacedOrder> order;      // likewise
+    int32_t n_out = 0, n_in = 0;
   };
 
+  std::vector<Spec> specs();
+  Result<std::vector<Group>> groups_of(const Spec& spec);
+  uint64_t packed_bytes(const Group& group) const;
+  Status open(const std::string& model_dir);
+
   Result<void*> allocate(uint64_t bytes, const char* what);
-  Result<kernels::PackedMatrix> matrix(int32_t n_out, int32_t n_in);
-  Status allocate_matrices();
-  Status load_layer(const std::string& prefix, Layer& layer);
-  void pack(const kernels::PackedMatrix& into, const std::vector<Part>& parts);
+  Result<kernels::PackedMatrix> matrix(const Group& group);
+  Status load_linear(const Spec& spec);
+  Status load_vectors(const std::string& prefix, Layer& layer);
+  void pack(const kernels::PackedMatrix& into, int32_t column, const Source& source);
+  Status pack(const kernels::PackedMatrix& into, int32_t column, const Source& source,
+              const QuantizedMatrix& quantized);
   Result<const float*> vector_of(const std::vector<Part>& parts);
   Status load_embedding();
 
@@ -80,6 +128,7 @@ class Weights {
   const ModelConfig config_;
   const Split split_;
   std::optional<Checkpoint> checkpoint_;  // keeps the embedding table mapped
+  std::map<CodeKind, std::shared_ptr<PlacedOrder>> orders_;
   std::vector<Buffer> buffers_;
 };
 

@@ -110,7 +110,14 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
     if (held->shared != nullptr) {
       shared_head(*held->shared, in, n, to);
     } else {
-      ops.matmul(stream, {.x = in, .weights = weights, .out = to, .n_rows = n, .k_segments = 1});
+      // The target's output head may be quantized, on the host alone.
+      std::vector<float> scratch(kernels::matmul_scratch_bytes(weights, n) / sizeof(float) + 1);
+      ops.matmul(stream, {.x = in,
+                          .weights = weights,
+                          .out = to,
+                          .n_rows = n,
+                          .k_segments = 1,
+                          .scratch = scratch.data()});
     }
     if (add != nullptr) ops.map(stream, kernels::add_bias(to, add, n, weights.n_out));
   });

@@ -217,8 +217,10 @@ void WeightService::set_target(Transformer* target, Lead* lead) {
     return;
   }
   shared_head_ = {.target = target, .lead = lead};
-  specd_matrix head{
-      .packed = target->weights().lm_head, .on_device = !device_.is_host(), .memory = {}};
+  specd_matrix head;
+  const std::vector<Linear::Part>& parts = target->weights().lm_head.parts;
+  if (!parts.empty()) head.packed = parts.front().matrix;  // the last stage has it
+  head.on_device = !device_.is_host();
   if (target->split().n_ranks > 1) {
     head.packed.n_out = target->config().vocab_size;
     head.packed.data = nullptr;

@@ -27,11 +27,17 @@ void round_rows(const MatmulArgs& a, int part, int parts) {
         largest = magnitude > largest ? magnitude : largest;
       }
       const float m = from_bits(largest);
-      const bool is_finite = largest < 0x7f800000u, is_zero = m < 0x1p-100f;
+      const bool is_finite = largest<0x7f800000u, is_fixed = order.x_scale> 0,
+                 is_zero = !is_fixed && m < 0x1p-100f;
       const float inverse = is_finite && !is_zero ? limit / m : 0.0f;
       int32_t sum = 0;
       for (int k = 0; k < run.n; ++k) {
-        const float scaled = source[k] < 0 || !is_finite ? 0.0f : x[source[k]] * inverse;
+        const float value = source[k] < 0 || !is_finite ? 0.0f : x[source[k]];
+        float scaled = value * inverse;
+        if (is_fixed) {
+          scaled = value / order.x_scale;
+          scaled = scaled < -128.0f ? -128.0f : scaled > 127.0f ? 127.0f : scaled;
+        }
         // Adding and subtracting 1.5 * 2^23 rounds to nearest even; its lower bits are the integer.
         const int32_t q = static_cast<int32_t>(bits_of(scaled + 0x1.8p23f) - bits_of(0x1.8p23f));
         sum += q;
@@ -46,7 +52,8 @@ void round_rows(const MatmulArgs& a, int part, int parts) {
       }
       const size_t at =
           static_cast<size_t>(r) * static_cast<size_t>(order.n_runs) + static_cast<size_t>(i);
-      to.scale[at] = is_finite ? (is_zero ? 0.0f : m / limit) : from_bits(0x7fc00000u);
+      const float own = is_zero ? 0.0f : is_fixed ? order.x_scale : m / limit;
+      to.scale[at] = is_finite ? own : from_bits(0x7fc00000u);
       to.sum[at] = sum;
     }
   }

@@ -15,12 +15,14 @@ struct Kind {
   int32_t bits = 8, x_bits = 8;
   int32_t group = 0;  // 0 = one for all k
   int32_t segments = 1;
+  float x_scale = 0;
   bool has_zeros = false;
   bool shuffled = false;  // k belong to groups in any order
 };
 constexpr Kind kKinds[] = {
     {.name = "w8a8"},
     {.name = "w8a8 with zeros", .has_zeros = true},
+    {.name = "w8a8 with one scale for x", .x_scale = 0.03f},
     {.name = "w8a16 in groups of 32", .x_bits = 16, .group = 32},
     {.name = "w4a16 in groups of 128", .bits = 4, .x_bits = 16, .group = 128},
     {.name = "w4a16 in segments", .bits = 4, .x_bits = 16, .group = 64, .segments = 8},
@@ -60,6 +62,7 @@ class CodeMatrix {
     const int32_t group = kind.group == 0 ? n_in : kind.group;
     order.bits = kind.bits;
     order.x_bits = kind.x_bits;
+    order.x_scale = kind.x_scale;
     order.has_zeros = kind.has_zeros;
     order.n_groups = (n_in + group - 1) / group;
     order.n_segments = kind.segments;
@@ -157,16 +160,20 @@ class CodeMatrix {
       is_finite = is_finite && std::isfinite(value);
       m = std::max(m, std::fabs(value));
     }
-    const bool is_zero = m < 0x1p-100f;
+    const bool is_zero = order.x_scale == 0 && m < 0x1p-100f;
     const size_t of_weight = static_cast<size_t>(j) * order.n_groups + run.group;
     int64_t sum = 0;
     for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
       const int32_t k = source[static_cast<size_t>(p)];
       if (k < 0 || !is_finite || is_zero) continue;
-      const int64_t q = std::lrint(x_at(x, r, p) * (limit / m));
+      const float value = x_at(x, r, p);
+      const int64_t q = order.x_scale > 0
+                            ? std::lrint(std::clamp(value / order.x_scale, -128.0f, 127.0f))
+                            : std::lrint(value * (limit / m));
       sum += q * (codes[static_cast<size_t>(j) * n_in + k] - zero[of_weight]);
     }
-    const float x_scale = !is_finite ? kNan : is_zero ? 0.0f : m / limit;
+    const float own = is_zero ? 0.0f : order.x_scale > 0 ? order.x_scale : m / limit;
+    const float x_scale = is_finite ? own : kNan;
     return std::fma(static_cast<float>(sum), x_scale * scale[of_weight], total);
   }
   float with_chain(const std::vector<float>& x, int32_t r, int32_t j, const Run& run,
@@ -273,8 +280,9 @@ TEST_P(Codes, are_near_float64) {
     float largest = 0;
     for (const float each : x) largest = std::max(largest, std::fabs(each));
     // Half a step of x for each k, or half a unit in the last place of a sum for each.
-    const double step = kind.x_bits == 32 ? largest * w.n_in * 0x1p-24
-                                          : largest / (kind.x_bits == 8 ? 127.0 : 32512.0);
+    const double step = kind.x_bits == 32  ? largest * w.n_in * 0x1p-24
+                        : kind.x_scale > 0 ? double{kind.x_scale}
+                                           : largest / (kind.x_bits == 8 ? 127.0 : 32512.0);
     for (int32_t j = 0; j < w.n_out; ++j) {
       double sum = 0, weights = 0;
       for (int32_t k = 0; k < w.n_in; ++k) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/sanitizer.h"
 #include "host/proto/kserve.grpc.pb.h"
 #include "tests/host/daemon/daemon_rig.h"
 #include "tests/host/daemon/prometheus_text.h"

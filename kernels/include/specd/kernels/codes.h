@@ -12,7 +12,8 @@
 // Strict with integers: x of a row is rounded run by run, with limit = 127 (x_bits 8) or 127 * 256
 // (x_bits 16):
 //   m = max |x|;  scale_x = m / limit;  q = x * (limit / m), rounded to nearest even
-// or scale_x = q = 0 where m < 2^-100, and scale_x = NaN, q = 0 where x has a NaN or an infinity.
+// or, where the matrix has an x_scale, scale_x = x_scale and q = x / x_scale, rounded so and kept within
+// [-128, 127]; or scale_x = q = 0 where m < 2^-100, and scale_x = NaN, q = 0 where x has a NaN or an infinity.
 //   sum = sum of q * (code - zero) over the run, in integers: exact, so in any order
 //   total of a segment = fma(float(sum), scale_x * scale, total), from 0, run by run
 //   out = the totals of the segments, added in order
@@ -58,6 +59,7 @@ struct CodeOrder {
   int32_t depth = 0;       // the n of all runs
   int32_t bits = 8;        // of a code, 4 or 8; 8 with x_bits 32
   int32_t x_bits = 8;      // 8 or 16: integers; 32: float32, and codes are E4M3FN
+  float x_scale = 0;       // with x_bits 8: of every row; 0 = a row has its own
   bool has_zeros = false;  // of integers; else all zeros are 2^(bits - 1)
 };
 

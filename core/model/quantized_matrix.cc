@@ -1,0 +1,367 @@
+#include "core/model/quantized_matrix.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "core/base/quote.h"
+#include "core/base/to_size.h"
+
+namespace specd {
+namespace {
+
+using Layout = MatrixFormat::Layout;
+using Scales = MatrixFormat::Scales;
+
+constexpr int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+template <typename T>
+T at(const TensorView& view, int64_t index) {  // the mapping may be unaligned
+  T value;
+  std::memcpy(&value, static_cast<const char*>(view.data) + to_size(index) * sizeof(T), sizeof(T));
+  return value;
+}
+
+float float_at(const TensorView& view, int64_t index) {
+  if (view.type == TensorType::kF32) return at<float>(view, index);
+  const auto half = at<uint16_t>(view, index);
+  if (view.type == TensorType::kBF16) return std::bit_cast<float>(uint32_t{half} << 16);
+  const int exponent = (half >> 10) & 31, mantissa = half & 1023;
+  const float sign = (half & 0x8000) != 0 ? -1.0f : 1.0f;
+  if (exponent == 31) return sign * (mantissa == 0 ? INFINITY : NAN);
+  return sign * std::ldexp(static_cast<float>(mantissa + (exponent == 0 ? 0 : 1024)),
+                           std::max(exponent, 1) - 25);
+}
+
+// Field `index` of a row of little-endian words, lowest bits first.
+uint8_t field_at(const TensorView& words, int64_t first_word, int64_t index, int32_t bits) {
+  const int32_t of_word = 32 / bits;
+  const auto word = at<uint32_t>(words, first_word + index / of_word);
+  return static_cast<uint8_t>((word >> (index % of_word * bits)) & ((1u << bits) - 1));
+}
+
+// AWQ's place of a column among the eight of a word (casper-hansen/AutoAWQ,
+// awq/utils/packing_utils.py).
+constexpr int64_t awq_place(int64_t column) {
+  constexpr int64_t kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};
+  return column / 8 * 8 + kPlaces[column % 8];
+}
+
+}  // namespace
+
+Status QuantizedMatrix::bad_value(const std::string& tensor, int64_t row, int64_t column,
+                                  const std::string& expected, const std::string& found) const {
+  return Status(Code::kDataLoss, quote(checkpoint_->path_of(tensor), 400) + ", tensor " +
+                                     quote(tensor) + ", [" + std::to_string(row) + ", " +
+                                     std::to_string(column) + "]: expected " + expected +
+                                     ", found " + found);
+}
+
+Result<const TensorView*> QuantizedMatrix::need(const char* name,
+                                                std::initializer_list<int64_t> shape,
+                                                std::initializer_list<TensorType> types) {
+  const std::string full = module_ + "." + name;
+  const std::span<const int64_t> wanted(shape.begin(), shape.size());
+  const auto found = checkpoint_->tensors().find(full);
+  if (found == checkpoint_->tensors().end()) {
+    return Status(Code::kDataLoss, "tensor " + quote(full) + " is missing; expected with shape " +
+                                       shape_text(wanted) + " by " + format_.place);
+  }
+  const TensorView& view = *found->second.view;
+  const std::string where = quote(checkpoint_->path_of(full), 400) + ", tensor " + quote(full);
+  on_tensor_(full);
+  if (std::ranges::find(types, view.type) == types.end()) {
+    std::string names;
+    for (const TensorType type : types) {
+      names += (names.empty() ? "" : " or ") + std::string(tensor_type_name(type));
+    }
+    return Status(Code::kDataLoss, where + ": is " + tensor_type_name(view.type) + ", expected " +
+                                       names + " by " + format_.place);
+  }
+  if (!std::ranges::equal(wanted, view.shape)) {
+    return Status(Code::kDataLoss, where + ": shape " + shape_text(view.shape) + ", expected " +
+                                       shape_text(wanted) + " by config.json and " + format_.place);
+  }
+  return &view;
+}
+
+Status QuantizedMatrix::open_codes(const MatrixFormat& format) {
+  const int64_t of_word = 32 / format.bits;
+  const auto whole_words = [&](const char* what, int64_t n) -> Status {
+    if (n % of_word == 0) return Status();
+    return Status(Code::kDataLoss, quote(module_) + ": " + what + " is " + std::to_string(n) +
+                                       ", expected a multiple of " + std::to_string(of_word) +
+                                       " for the words of " + format.place);
+  };
+  switch (format.layout) {
+    case Layout::kInt8: {
+      SPECD_TRY(codes_, need("weight", {n_out_, n_in_}, {TensorType::kI8}));
+      return Status();
+    }
+    case Layout::kFloat8: {
+      SPECD_TRY(codes_, need("weight", {n_out_, n_in_}, {TensorType::kF8E4M3}));
+      return Status();
+    }
+    case Layout::kPacked: {
+      SPECD_TRY(codes_,
+                need("weight_packed", {n_out_, ceil_div(n_in_, of_word)}, {TensorType::kI32}));
+      SPECD_TRY(const TensorView* shape,
+                need("weight_shape", {2}, {TensorType::kI64, TensorType::kI32}));
+      const bool wide = shape->type == TensorType::kI64;
+      for (int64_t i = 0; i < 2; ++i) {
+        const int64_t said = wide ? at<int64_t>(*shape, i) : at<int32_t>(*shape, i);
+        const int64_t is = i == 0 ? n_out_ : n_in_;
+        if (said != is)
+          return bad_value(module_ + ".weight_shape", 0, i, std::to_string(is),
+                           std::to_string(said));
+      }
+      return Status();
+    }
+    case Layout::kGptq: {
+      SPECD_OK_OR_RETURN(whole_words("the number of inputs", n_in_));
+      SPECD_OK_OR_RETURN(whole_words("the number of outputs", n_out_));
+      SPECD_TRY(codes_, need("qweight", {n_in_ / of_word, n_out_}, {TensorType::kI32}));
+      return Status();
+    }
+    case Layout::kAwq: {
+      SPECD_OK_OR_RETURN(whole_words("the number of outputs", n_out_));
+      SPECD_TRY(codes_, need("qweight", {n_in_, n_out_ / of_word}, {TensorType::kI32}));
+      return Status();
+    }
+  }
+  return Status();
+}
+
+Status QuantizedMatrix::open_scales(const MatrixFormat& format) {
+  const auto types = {TensorType::kF32, TensorType::kF16, TensorType::kBF16};
+  const bool by_groups = format.layout == Layout::kGptq || format.layout == Layout::kAwq;
+  scale_name_ = by_groups ? "scales" : format.scale;
+  const std::string full = module_ + "." + scale_name_;
+  const auto found = checkpoint_->tensors().find(full);
+  const size_t dimensions =
+      found == checkpoint_->tensors().end() ? 0 : found->second.view->shape.size();
+  const char* const name = scale_name_.c_str();
+  const int64_t groups = kind_.n_groups;
+  const auto shape = [&]() -> std::vector<int64_t> {
+    if (by_groups) return {groups, n_out_};
+    switch (format.scales) {
+      case Scales::kTensor:
+        return dimensions == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{1};
+      case Scales::kChannel:
+        return dimensions == 1 ? std::vector<int64_t>{n_out_} : std::vector<int64_t>{n_out_, 1};
+      case Scales::kGroup:
+        return {n_out_, groups};
+      case Scales::kBlock:
+        break;
+    }
+    const int64_t rows = ceil_div(n_out_, format.block_rows);
+    return dimensions == 4 ? std::vector<int64_t>{rows, 1, groups, 1}
+                           : std::vector<int64_t>{rows, groups};
+  }();
+  const auto wanted = [&](size_t n) { return n < shape.size() ? shape[n] : 0; };
+  switch (shape.size()) {
+    case 0: {
+      SPECD_TRY(scales_, need(name, {}, types));
+      return Status();
+    }
+    case 1: {
+      SPECD_TRY(scales_, need(name, {wanted(0)}, types));
+      return Status();
+    }
+    case 2: {
+      SPECD_TRY(scales_, need(name, {wanted(0), wanted(1)}, types));
+      return Status();
+    }
+    default: {
+      SPECD_TRY(scales_, need(name, {wanted(0), 1, wanted(2), 1}, types));
+      return Status();
+    }
+  }
+}
+
+Status QuantizedMatrix::open_zeros(const MatrixFormat& format) {
+  const int64_t of_word = 32 / format.bits, groups = kind_.n_groups;
+  switch (format.layout) {
+    case Layout::kInt8: {
+      if (!format.has_zeros) return Status();
+      const bool is_tensor = format.scales == Scales::kTensor;
+      SPECD_TRY(zeros_, is_tensor ? need("weight_zero_point", {1}, {TensorType::kI8})
+                                  : need("weight_zero_point", {n_out_, groups}, {TensorType::kI8}));
+      break;
+    }
+    case Layout::kFloat8:
+      return Status();
+    case Layout::kPacked: {
+      if (!format.has_zeros) return Status();
+      SPECD_TRY(zeros_,
+                need("weight_zero_point", {ceil_div(n_out_, of_word), groups}, {TensorType::kI32}));
+      break;
+    }
+    case Layout::kGptq:
+    case Layout::kAwq: {
+      SPECD_TRY(zeros_, need("qzeros", {groups, n_out_ / of_word}, {TensorType::kI32}));
+      break;
+    }
+  }
+  kind_.has_zeros = true;
+  return Status();
+}
+
+Status QuantizedMatrix::open_groups(const MatrixFormat& format) {
+  const bool is_grouped = format.scales == Scales::kGroup || format.scales == Scales::kBlock;
+  const int64_t group = is_grouped ? format.group : n_in_;
+  if (format.scales == Scales::kGroup && n_in_ > group && n_in_ % group != 0) {
+    return Status(Code::kDataLoss, quote(module_) + " has " + std::to_string(n_in_) +
+                                       " inputs, expected a multiple of the group_size " +
+                                       std::to_string(group) + " of " + format.place);
+  }
+  kind_.n_groups = static_cast<int32_t>(ceil_div(n_in_, group));
+  kind_.group_of.resize(to_size(n_in_));
+  for (int64_t k = 0; k < n_in_; ++k) {
+    kind_.group_of[to_size(k)] = static_cast<int32_t>(k / group);
+  }
+  const bool is_gptq = format.layout == Layout::kGptq;
+  const char* const name = is_gptq ? "g_idx" : "weight_g_idx";
+  const bool is_there = checkpoint_->tensors().contains(module_ + "." + name);
+  if (is_gptq ? !is_there : !format.act_order) return Status();
+  SPECD_TRY(const TensorView* order, need(name, {n_in_}, {TensorType::kI32}));
+  if (!is_gptq && at<int32_t>(*order, 0) == -1) return Status();  // written, but not used
+  for (int64_t k = 0; k < n_in_; ++k) {
+    const auto found = at<int32_t>(*order, k);
+    if (found < 0 || found >= kind_.n_groups) {
+      return bad_value(module_ + "." + name, 0, k,
+                       "a group from 0 to " + std::to_string(kind_.n_groups - 1),
+                       std::to_string(found));
+    }
+    if (is_gptq && !format.act_order && found != kind_.group_of[to_size(k)]) {
+      return bad_value(module_ + "." + name, 0, k,
+                       std::to_string(kind_.group_of[to_size(k)]) + ", since desc_act is false",
+                       std::to_string(found));
+    }
+    kind_.group_of[to_size(k)] = found;
+  }
+  return Status();
+}
+
+Result<QuantizedMatrix> QuantizedMatrix::open(
+    const Checkpoint& checkpoint, const std::string& module, int32_t n_out, int32_t n_in,
+    const MatrixFormat& format, const std::function<void(const std::string&)>& on_tensor) {
+  QuantizedMatrix m;
+  m.checkpoint_ = &checkpoint;
+  m.on_tensor_ = on_tensor;
+  m.module_ = module;
+  m.n_out_ = n_out;
+  m.n_in_ = n_in;
+  m.format_ = format;
+  const bool rounds_x = format.inputs != MatrixFormat::Inputs::kNone;
+  m.kind_.bits = format.bits;
+  m.kind_.x_bits = format.layout == Layout::kFloat8             ? 32
+                   : format.layout == Layout::kInt8 && rounds_x ? 8
+                                                                : 16;
+  if (m.kind_.x_bits == 8 && n_in > kernels::kRun8Max) {
+    return Status(Code::kUnsupported, quote(module) + " has " + std::to_string(n_in) +
+                                          " inputs, supported with 8-bit inputs: up to " +
+                                          std::to_string(kernels::kRun8Max));
+  }
+  SPECD_OK_OR_RETURN(m.open_groups(format));
+  SPECD_OK_OR_RETURN(m.open_codes(format));
+  SPECD_OK_OR_RETURN(m.open_scales(format));
+  SPECD_OK_OR_RETURN(m.open_zeros(format));
+  if (format.inputs == MatrixFormat::Inputs::kStatic) {
+    const auto found = checkpoint.tensors().find(module + ".input_scale");
+    const bool is_scalar = found != checkpoint.tensors().end() && found->second.view->shape.empty();
+    const auto types = {TensorType::kF32, TensorType::kF16, TensorType::kBF16};
+    SPECD_TRY(const TensorView* scale,
+              is_scalar ? m.need("input_scale", {}, types) : m.need("input_scale", {1}, types));
+    const float value = float_at(*scale, 0);
+    if (!(value > 0) || !std::isfinite(value)) {
+      return m.bad_value(module + ".input_scale", 0, 0, "a number above 0", std::to_string(value));
+    }
+    if (m.kind_.x_bits == 8) m.kind_.x_scale = value;
+  }
+  return m;
+}
+
+Status QuantizedMatrix::read(int32_t begin, int32_t n, uint8_t* codes, float* scale,
+                             uint8_t* zero) const {
+  const int64_t k_words = ceil_div(n_in_, 32 / format_.bits),
+                out_words = n_out_ / (32 / format_.bits), groups = kind_.n_groups;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t row = begin + i;
+    uint8_t* const to = codes + i * n_in_;
+    switch (format_.layout) {
+      case Layout::kInt8:
+        for (int64_t k = 0; k < n_in_; ++k)
+          to[k] = static_cast<uint8_t>(at<uint8_t>(*codes_, row * n_in_ + k) ^ 0x80);
+        break;
+      case Layout::kFloat8:
+        for (int64_t k = 0; k < n_in_; ++k) {
+          to[k] = at<uint8_t>(*codes_, row * n_in_ + k);
+          if ((to[k] & 0x7f) == 0x7f)
+            return bad_value(module_ + ".weight", row, k, "a number", "a NaN");
+        }
+        break;
+      case Layout::kPacked:
+        for (int64_t k = 0; k < n_in_; ++k)
+          to[k] = field_at(*codes_, row * k_words, k, format_.bits);
+        break;
+      case Layout::kGptq: {
+        const int64_t of_word = 32 / format_.bits;
+        for (int64_t k = 0; k < n_in_; ++k)
+          to[k] = field_at(*codes_, k / of_word * n_out_ + row, k % of_word, format_.bits);
+        break;
+      }
+      case Layout::kAwq:
+        for (int64_t k = 0; k < n_in_; ++k)
+          to[k] = field_at(*codes_, k * out_words, awq_place(row), format_.bits);
+        break;
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      int64_t place = row * groups + g;
+      if (format_.layout == Layout::kGptq || format_.layout == Layout::kAwq) {
+        place = g * n_out_ + row;
+      } else if (format_.scales == Scales::kTensor) {
+        place = 0;
+      } else if (format_.scales == Scales::kBlock) {
+        place = row / format_.block_rows * groups + g;
+      }
+      const float value = float_at(*scales_, place);
+      if (!(value > 0) || !std::isfinite(value)) {
+        return bad_value(module_ + "." + scale_name_, row, g, "a scale above 0",
+                         std::to_string(value));
+      }
+      scale[i * groups + g] = value;
+      if (!kind_.has_zeros) continue;
+      int32_t found = 0;
+      switch (format_.layout) {
+        case Layout::kInt8:
+          found =
+              at<int8_t>(*zeros_, format_.scales == Scales::kTensor ? 0 : row * groups + g) + 128;
+          break;
+        case Layout::kPacked: {
+          const int64_t of_word = 32 / format_.bits;
+          found = field_at(*zeros_, row / of_word * groups + g, row % of_word, format_.bits);
+          break;
+        }
+        case Layout::kGptq:
+          found = field_at(*zeros_, g * out_words, row, format_.bits) + format_.zero_add;
+          break;
+        case Layout::kAwq:
+          found = field_at(*zeros_, g * out_words, awq_place(row), format_.bits);
+          break;
+        case Layout::kFloat8:
+          break;
+      }
+      if (found > 255) {
+        return bad_value(module_ + ".qzeros", g, row, "a zero point up to 254",
+                         std::to_string(found - format_.zero_add));
+      }
+      zero[i * groups + g] = static_cast<uint8_t>(found);
+    }
+  }
+  return Status();
+}
+
+}  // namespace specd

@@ -1,0 +1,57 @@
+// One quantized matrix of a checkpoint: its tensors, checked, and its rows as codes, whatever the layout
+// of the file.
+//
+// weight[n][k] = (code[n][k] - zero[n][group of k]) * scale[n][group of k]; with x_bits 32 the code is an
+// E4M3 number instead, and there are no zeros.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "core/base/status.h"
+#include "core/model/checkpoint.h"
+#include "core/model/code_order.h"
+#include "core/model/quantization.h"
+
+namespace specd {
+
+class QuantizedMatrix {
+ public:
+  // Finds the tensors of `module` in the checkpoint, which must outlive it, and checks names, types and
+  // shapes, and the groups. `on_tensor` gets each name that it uses. kDataLoss with file, tensor, expected
+  // and found; kUnsupported for more k than sums of 32 bits hold.
+  static Result<QuantizedMatrix> open(const Checkpoint& checkpoint, const std::string& module,
+                                      int32_t n_out, int32_t n_in, const MatrixFormat& format,
+                                      const std::function<void(const std::string&)>& on_tensor);
+
+  // Of all k, in one segment.
+  const CodeKind& kind() const { return kind_; }
+  int32_t n_in() const { return n_in_; }
+
+  // Rows [begin, begin + n): codes [n, n_in], scale and zero [n, n_groups], zero only if has_zeros.
+  // kDataLoss for a scale that is not above zero and finite, and for a NaN.
+  Status read(int32_t begin, int32_t n, uint8_t* codes, float* scale, uint8_t* zero) const;
+
+ private:
+  QuantizedMatrix() = default;
+  Result<const TensorView*> need(const char* name, std::initializer_list<int64_t> shape,
+                                 std::initializer_list<TensorType> types);
+  Status open_scales(const MatrixFormat& format);
+  Status open_codes(const MatrixFormat& format);
+  Status open_zeros(const MatrixFormat& format);
+  Status open_groups(const MatrixFormat& format);
+  Status bad_value(const std::string& tensor, int64_t row, int64_t column,
+                   const std::string& expected, const std::string& found) const;
+
+  const Checkpoint* checkpoint_ = nullptr;
+  std::function<void(const std::string&)> on_tensor_;
+  std::string module_, scale_name_;
+  int32_t n_out_ = 0, n_in_ = 0;
+  MatrixFormat format_;
+  CodeKind kind_;
+  const TensorView *codes_ = nullptr, *scales_ = nullptr, *zeros_ = nullptr;
+};
+
+}  // namespace specd
