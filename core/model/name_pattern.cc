@@ -1,5 +1,6 @@
 #include "core/model/name_pattern.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -10,9 +11,9 @@ namespace {
 
 using Rule = NamePattern::Rule;
 
-// What a match and the compilation of an expression cost however short they are.
-constexpr uint64_t kStepsOfMatch = 64, kStepsOfExpression = 10'000;
-constexpr uint64_t kStepsPerByte = 100;  // of an expression
+// What a comparison, a search by an expression, and compiling one cost however short they are.
+constexpr uint64_t kStepsOfMatch = 8, kStepsOfSearch = 64, kStepsOfExpression = 10'000;
+constexpr uint64_t kStepsPerByte = 300;  // of an expression that is compiled
 
 Status too_many_steps(const std::string& text) {
   return Status(Code::kUnsupported,
@@ -22,7 +23,11 @@ Status too_many_steps(const std::string& text) {
 // Rewrites what the parser of core/text refuses because other engines read it differently, and what has one
 // meaning on a module's name.
 Result<std::string> from_python(std::string_view text, const std::string& where) {
-  constexpr std::string_view kEnd = "(?![\\s\\S])", kWord = "A-Za-z0-9_";
+  constexpr std::string_view kEnd = "(?![\\s\\S])";
+  // Names are ASCII, so these need no table of Unicode.
+  const auto set_of = [](char escape) -> std::string {
+    return escape == 'w' ? "A-Za-z0-9_" : escape == 'd' ? "0-9" : "";
+  };
   std::string out;
   bool in_set = false, at_start = true;   // at_start: nothing before it takes text
   std::vector<bool> open_at_start{true};  // of each open group, and of the whole
@@ -44,8 +49,8 @@ Result<std::string> from_python(std::string_view text, const std::string& where)
       }
       if (next == 'Z' && !in_set) {
         out += kEnd;
-      } else if (next == 'w') {
-        out += in_set ? std::string(kWord) : "[" + std::string(kWord) + "]";
+      } else if (const std::string set = set_of(next); !set.empty()) {
+        out += in_set ? set : "[" + set + "]";
       } else {
         out += {c, next};
       }
@@ -77,8 +82,8 @@ Result<std::string> from_python(std::string_view text, const std::string& where)
 }
 
 // fnmatch: * ? [..] [!..], and everything else as it is. Goes back to the last star only, so it takes
-// pattern times name steps at most.
-bool fits_wildcards(std::string_view pattern, std::string_view name) {
+// pattern times name steps at most, and counts them.
+bool fits_wildcards(std::string_view pattern, std::string_view name, uint64_t& steps) {
   const auto takes = [&](size_t& p, char c) {
     const size_t begin = p++;
     if (pattern[begin] == '?') return true;
@@ -87,6 +92,7 @@ bool fits_wildcards(std::string_view pattern, std::string_view name) {
     const bool negative = at < pattern.size() && pattern[at] == '!';
     if (negative) ++at;
     const size_t end = pattern.find(']', at + 1);
+    steps += std::min(end, pattern.size()) - begin;
     if (end == std::string_view::npos) return c == '[';  // no set
     bool inside = false;
     while (at < end) {
@@ -99,6 +105,7 @@ bool fits_wildcards(std::string_view pattern, std::string_view name) {
   };
   size_t p = 0, n = 0, star = std::string_view::npos, star_name = 0;
   while (n < name.size()) {
+    ++steps;
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;
       star_name = n;
@@ -147,9 +154,10 @@ Result<NamePattern> NamePattern::make(Rule rule, std::string text, StepBudget& b
 }
 
 Result<bool> NamePattern::matches(std::string_view name, StepBudget& budget) const {
-  uint64_t steps = kStepsOfMatch;
-  if (rule_ != Rule::kExact) steps += text_.size() + name.size();
-  if (rule_ == Rule::kWildcard) steps += text_.size() * name.size();
+  uint64_t steps = expression_.has_value() ? kStepsOfSearch : kStepsOfMatch;
+  bool fits = false;
+  if (rule_ == Rule::kWildcard) fits = fits_wildcards(text_, name, steps);
+  if (rule_ == Rule::kSubstring) steps += name.size();
   if (!budget.take(steps)) return too_many_steps(text_);
   if (expression_.has_value()) {
     std::vector<Expression::Match> matches;
@@ -162,7 +170,7 @@ Result<bool> NamePattern::matches(std::string_view name, StepBudget& budget) con
     case Rule::kExpression:
       return false;
     case Rule::kWildcard:
-      return fits_wildcards(text_, name) || is_parts(text_, name);
+      return fits || is_parts(text_, name);
     case Rule::kStartOrEnd:
       return name.ends_with(text_) ||
              (name.starts_with(text_) && (text_.ends_with('.') || name[text_.size()] == '.'));

@@ -138,7 +138,7 @@ Result<std::optional<Found>> find_description(const Json& config, const std::str
     SPECD_TRY(found->method, method_of(found->source, now.is_null() ? "compressed-tensors" : ""));
     return found;
   }
-  for (const char* name : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
+  for (const char* name : kQuantizationFiles) {
     const std::string path = model_dir + "/" + name;
     if (!path_exists(path)) continue;
     found.emplace();

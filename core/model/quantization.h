@@ -22,6 +22,10 @@ namespace specd {
 
 struct QuantizationRules;
 
+// Files beside config.json that may describe it, in the order in which they are asked.
+inline constexpr const char* kQuantizationFiles[] = {"hf_quant_config.json", "quantize_config.json",
+                                                     "quant_config.json"};
+
 // One matrix, with N outputs and K inputs.
 struct MatrixFormat {
   enum class Layout : uint8_t {

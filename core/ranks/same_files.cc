@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "core/base/json.h"
 #include "core/base/to_size.h"
 #include "core/model/checkpoint.h"
 #include "core/model/lead.h"
@@ -90,7 +91,11 @@ Result<std::vector<RankFact>> rank_facts(std::span<const std::string> values,
   facts.push_back({"the program", program});
   for (const std::string& value : values) facts.push_back({value, sha256(value)});
   for (const SharedModel& model : models) {
-    for (const char* name : {"config.json", "tokenizer.json"}) {
+    std::vector<std::string> names = {"config.json", "tokenizer.json"};
+    for (const char* name : kQuantizationFiles) {
+      if (path_exists(model.path + "/" + name)) names.emplace_back(name);
+    }
+    for (const std::string& name : names) {
       const std::string path = model.path + "/" + name;
       SPECD_TRY(const Sha256Digest digest, file_digest(path));
       facts.push_back({path, digest});

@@ -18,8 +18,8 @@ struct RankFact {
   Sha256Digest digest;
 };
 
-// Of this process: the program, `values`, and for each model config.json, tokenizer.json, the headers of
-// the safetensors files and the bytes of its norms. Reads no other weight.
+// Of this process: the program, `values`, and for each model config.json, tokenizer.json, files that say
+// how it is quantized, the headers of the safetensors files and the bytes of its norms. Reads no other weight.
 Result<std::vector<RankFact>> rank_facts(std::span<const std::string> values,
                                          std::span<const SharedModel> models);
 

@@ -151,6 +151,19 @@ TEST_F(DamagedFiles, configurations) {
   }
 }
 
+TEST_F(DamagedFiles, descriptions_of_quantization) {
+  const std::string quantized = std::string(SPECD_TEST_REFERENCE) + "/quantized/";
+  const auto load = [&] { return load_model_config(root_).status(); };
+  damage("config.json", read(quantized + "ct_mixed_llama/config.json"), load, kConfigPlaces);
+  for (const auto& [folder, name] : {std::pair("modelopt_fp8_llama", "hf_quant_config.json"),
+                                     std::pair("gptq_actorder_llama", "quantize_config.json")}) {
+    fs::copy_file(quantized + folder + "/config.json", root_ + "/config.json",
+                  fs::copy_options::overwrite_existing);
+    damage(name, read(quantized + folder + "/" + name), load, kConfigPlaces);
+    fs::remove(root_ + "/" + name);
+  }
+}
+
 TEST_F(DamagedFiles, generation_configurations) {
   damage(
       "generation_config.json",

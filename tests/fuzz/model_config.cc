@@ -1,4 +1,4 @@
-// config.json and, of the same bytes, generation_config.json.
+// config.json and, of the same bytes, generation_config.json and the description of a quantization.
 #include "core/model/model_config.h"
 
 #include <cmath>
@@ -7,11 +7,50 @@
 #include "core/model/generation_config.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace {
+
+using specd::MatrixFormat;
+
+// What the loader of a matrix relies on.
+void check_format(const MatrixFormat& f) {
+  using Scales = MatrixFormat::Scales;
+  if (f.bits != 8 && (f.bits != 4 || f.layout < MatrixFormat::Layout::kPacked))
+    specd::fuzz::fail("bits");
+  const bool grouped = f.scales == Scales::kGroup || f.scales == Scales::kBlock;
+  if (grouped ? f.group < 1 : f.group != 0) specd::fuzz::fail("group");
+  if (f.scales == Scales::kBlock ? f.block_rows < 1 : f.block_rows != 0) specd::fuzz::fail("block");
+  if (f.zero_add < 0 || f.zero_add > (f.has_zeros ? 1 : 0)) specd::fuzz::fail("zero points");
+  if (f.place.empty() || f.scale.empty()) specd::fuzz::fail("a place or a name is missing");
+}
+
+void read_quantization(const specd::Json& config) {
+  // A folder that does not exist: nothing but `config` says anything.
+  const auto read = specd::Quantization::read(config, "/nowhere");
+  specd::fuzz::check_message(read.status(), "config.json");
+  if (!read.ok()) return;
+  const specd::Quantization& made = read.value();
+  for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const char* matrix :
+         {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+          "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      const MatrixFormat* format = made.of(std::string(layer) + matrix);
+      if (format != nullptr) check_format(*format);
+    }
+  }
+  if (const MatrixFormat* format = made.of("lm_head"); format != nullptr) check_format(*format);
+  if (made.name().empty() != made.is_empty()) specd::fuzz::fail("no name");
+  if (made.kv().is_float8 == made.kv().place.empty()) specd::fuzz::fail("no place of the cache");
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace specd;
   const auto json = parse_json(fuzz::text_of(data, size), "config.json");
   fuzz::check_message(json.status(), "config.json");
   if (!json.ok()) return 0;
+  if (json.value().is_object()) read_quantization(json.value());
+  read_quantization(json_object({{"num_hidden_layers", 2}, {"quantization_config", json.value()}}));
   const auto config = read_model_config(json.value(), "config.json");
   fuzz::check_message(config.status(), "config.json");
   const auto generation = read_generation_config(json.value(), "config.json");
