@@ -23,6 +23,7 @@ class NamePattern {
     // ModelOpt: shell wildcards (Python's fnmatch), or whole parts of the name: "model.layers.3.self_attn".
     kWildcard,
     // transformers' should_convert_module(): the end of a name, its whole first parts, or an expression for these.
+    // Not as there: a dot without other signs of expressions is a dot, and an expression may not end behind one.
     kStartOrEnd,
     kSubstring,  // AWQ
   };

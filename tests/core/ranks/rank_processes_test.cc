@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -177,6 +180,26 @@ TEST(RankProcesses, say_which_rank_has_which_other_file) {
   EXPECT_EQ(compare(facts, {{"the program", sha256("a")}, {"n/config.json", sha256("b")}}),
             "FAILED_PRECONDITION: rank 2: it has n/config.json where rank 0 has m/config.json; all "
             "ranks need the same");
+}
+
+TEST(RankProcesses, compare_the_file_that_says_how_weights_are_quantized) {
+  char root[] = "/tmp/specd_facts_XXXXXX";
+  ASSERT_NE(mkdtemp(root), nullptr);
+  const std::string folder = std::string(root) + "/model";
+  std::filesystem::copy(kFamilyModels + "llama31", folder);
+  std::filesystem::copy_file(kFamilyModels + "tokenizer.json", folder + "/tokenizer.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  const auto facts = [&] {
+    const std::vector<SharedModel> models{{.path = folder, .config = {}}};
+    return rank_facts({}, models).value();
+  };
+  const size_t n = facts().size();
+  std::ofstream(folder + "/quantize_config.json") << "{}";
+  const std::vector<RankFact> with_file = facts();
+  ASSERT_EQ(with_file.size(), n + 1);
+  EXPECT_EQ(with_file[3].what, folder + "/quantize_config.json");
+  EXPECT_EQ(with_file[3].digest, sha256("{}"));
+  std::filesystem::remove_all(root);
 }
 
 }  // namespace
