@@ -35,8 +35,8 @@ struct MatrixFormat {
     kGptq,    // `qweight` I32 [K * bits / 32, N], `qzeros`, `scales`, `g_idx`
     kAwq,     // `qweight` I32 [K, N / 8], `qzeros`, `scales`
   };
-  // What shares a scale. kChannel: an output. kGroup: `group` neighboring k of an output, with act_order those
-  // that g_idx says. kBlock: `block_rows` outputs by `group` k.
+  // What shares a scale. kChannel: an output, also with a group of -1. kGroup: `group` neighboring k of an
+  // output, with act_order those that g_idx says. kBlock: `block_rows` outputs by `group` k.
   enum class Scales : uint8_t { kTensor, kChannel, kGroup, kBlock };
   // How x is rounded where the maker ran it. kDynamic: a scale per row, or with kBlock per `group` k of a row.
   // kStatic: `input_scale` of the file.
@@ -48,14 +48,14 @@ struct MatrixFormat {
   int32_t bits = 8;        // of a code
   int32_t group = 0;       // of kGroup and kBlock
   int32_t block_rows = 0;  // of kBlock
-  bool has_zeros =
-      false;  // zero points in the file; else 2^(bits - 1), or 0 where codes are signed
-  bool act_order =
-      false;  // kPacked: `weight_g_idx` is there. GPTQ has g_idx or not, whatever this says
+  // Zero points are in the file. Else they are 2^(bits - 1), or 0 where codes are signed.
+  bool has_zeros = false;
   int32_t zero_add = 0;  // to the zero points of the file: 1 for GPTQ's first format
-  std::string scale =
-      "weight_scale";  // name of the scales behind the module's: or "weight_scale_inv"
-  std::string place;   // file and key that say so, for errors
+  // kPacked: `weight_g_idx` is there. GPTQ has g_idx or not, whatever this says.
+  bool act_order = false;
+  // Name of the scales behind the module's; kGptq and kAwq: always `scales`.
+  std::string scale = "weight_scale";
+  std::string place;  // file and key that say so, for errors
 };
 
 // Scales of the cache in a checkpoint.
