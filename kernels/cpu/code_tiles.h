@@ -3,7 +3,8 @@
 // The arithmetic is a Form, a struct in integers.cc or float8.cc:
 //   Sum                      of a run so far: int32_t or float
 //   kStepK                   k of a line
-//   kBlock                   k of a run that all panels of a group pass over
+//   kGroupPanels             panels that all rows pass over before the next
+//   kBlock                   k that all panels of a group pass over; a run is cut at multiples of it
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
 //   tile<rows, panels>(TileArgs)
@@ -17,11 +18,10 @@
 
 namespace specd::kernels::SPECD_ISA {
 
-constexpr int kWidth = 16;        // columns of a panel
-constexpr int kLine = 64;         // bytes that 16 columns have in one step
-constexpr int kStreams = 4;       // panels side by side that are prefetched, as in matmul.cc
-constexpr int kChunkRows = 48;    // rows whose sums stay in the cache
-constexpr int kGroupPanels = 16;  // panels that all rows pass over before the next
+constexpr int kWidth = 16;      // columns of a panel
+constexpr int kLine = 64;       // bytes that 16 columns have in one step
+constexpr int kStreams = 4;     // panels side by side that are prefetched, as in matmul.cc
+constexpr int kChunkRows = 48;  // rows whose sums stay in the cache
 
 // The most panels of a tile that has at most `fit` of them: what kStreams divides by.
 constexpr int panels_within(int fit) { return fit >= 4 ? 4 : fit >= 2 ? 2 : 1; }
@@ -67,10 +67,15 @@ struct TileArgs {
   size_t fetch_step = 0;
 };
 
-// Calls step() for each line of a tile, and prefetches a line of each stream for every kStreams lines read.
+// Calls step() for each line of a tile, and prefetches a line of each stream for every kStreams lines read, and
+// first the scales that the end of the run waits for.
 template <typename Form, int kPanels, typename Step>
 SPECD_INLINE void each_line(const TileArgs& a, const Step& step) {
   constexpr int kRound = kStreams / kPanels;  // steps that read kStreams lines
+  if (a.ends) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) prefetch_far(a.scale + p * a.scale_step);
+  }
   const char* fetch = a.fetch;
   const int steps = a.n / Form::kStepK;
   int s = 0;
@@ -91,7 +96,7 @@ template <typename Form>
 static TileFn tile_of(int rows, bool wide) {
 #define SPECD_TILE(n)                                                                       \
   case n:                                                                                   \
-    if constexpr (n <= Form::kTileRows) {                                                   \
+    if constexpr ((n) <= Form::kTileRows) {                                                 \
       return wide ? Form::template tile<n, Form::panels_of(n)> : Form::template tile<n, 1>; \
     }                                                                                       \
     break
@@ -116,8 +121,8 @@ static TileFn tile_of(int rows, bool wide) {
 template <typename Form>
 static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int row, int rows,
                            const uint8_t* after) {
-  alignas(64) typename Form::Sum sums[kChunkRows * kGroupPanels * kWidth];
-  alignas(64) float totals[kChunkRows * kGroupPanels * kWidth];
+  alignas(64) typename Form::Sum sums[kChunkRows * Form::kGroupPanels * kWidth];
+  alignas(64) float totals[kChunkRows * Form::kGroupPanels * kWidth];
   const CodeOrder& order = *a.weights.order;
   const RoundedRows x(order, a.n_rows, a.scratch);
   const Panels m = panels_in(a.weights);
@@ -140,9 +145,9 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
   __builtin_memset(totals, 0, sizeof(float) * static_cast<size_t>(rows) * stride);
   for (int i = 0; i < order.n_runs; ++i) {
     const Run run = order.runs[i];
-    for (int k = run.begin; k < run.begin + run.n; k += Form::kBlock) {
-      const int left = run.begin + run.n - k;
-      const int n = left < Form::kBlock ? left : Form::kBlock;
+    for (int k = run.begin; k < run.begin + run.n; k += tile.n) {
+      const int left = run.begin + run.n - k, room = Form::kBlock - k % Form::kBlock,
+                n = left < room ? left : room;
       tile.k = static_cast<size_t>(k);
       tile.n = n;
       tile.starts = k == run.begin;
@@ -208,14 +213,16 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
   const size_t panel_bytes = panels_in(a.weights).panel_bytes;
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
   const Share share = share_of(n_panels, part, parts);
-  for (int64_t panel = share.begin; panel < share.end; panel += kGroupPanels) {
+  for (int64_t panel = share.begin; panel < share.end; panel += Form::kGroupPanels) {
     const int64_t left = share.end - panel;
     const uint8_t* codes = static_cast<const uint8_t*>(a.weights.data) + panel * panel_bytes;
-    const uint8_t* next = left > kGroupPanels ? codes + kGroupPanels * panel_bytes : nullptr;
+    const uint8_t* next =
+        left > Form::kGroupPanels ? codes + Form::kGroupPanels * panel_bytes : nullptr;
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
       const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
       const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
-      block_of_codes<Form>(a, panel, left < kGroupPanels ? static_cast<int>(left) : kGroupPanels,
+      block_of_codes<Form>(a, panel,
+                           left < Form::kGroupPanels ? static_cast<int>(left) : Form::kGroupPanels,
                            first, last - first, chunk + 1 < n_chunks ? codes : next);
     }
   }

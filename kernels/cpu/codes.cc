@@ -12,9 +12,12 @@ void round_rows(const MatmulArgs& a, int part, int parts) {
   for (int64_t r = share.begin; r < share.end; ++r) {
     const float* const x = a.x + r * n_in;
     if (order.x_bits == 32) {
-      float* const value = to.value + static_cast<size_t>(r) * stride;
-      for (int32_t k = 0; k < order.depth; ++k) {
-        value[k] = order.source[k] < 0 ? 0.0f : x[order.source[k]];
+      const int32_t block = RoundedRows::kFloatBlock;
+      for (int32_t k = 0; k < order.depth; k += block) {
+        const int32_t n = order.depth - k < block ? order.depth - k : block;
+        const int32_t* const source = order.source + k;
+        float* const value = to.value_at(static_cast<size_t>(r), static_cast<size_t>(k));
+        for (int32_t i = 0; i < n; ++i) value[i] = source[i] < 0 ? 0.0f : x[source[i]];
       }
       continue;
     }

@@ -55,7 +55,8 @@ SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
 struct Float8 {
   using Sum = float;
   static constexpr int kStepK = kLineK;
-  static constexpr int kBlock = 256;  // the x of a tile stays in L1
+  static constexpr int kGroupPanels = 4;
+  static constexpr int kBlock = RoundedRows::kFloatBlock;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
   static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 4;
   static constexpr int panels_of(int rows) {
@@ -67,9 +68,9 @@ struct Float8 {
   __attribute__((noinline, no_sanitize("thread"))) static void tile(const TileArgs& a) {
     F32x16 acc[kRows][kPanels];
     float* const sums = static_cast<float*>(a.sums);
-    const float* x = a.x->value + a.row * a.x_stride + a.k;
+    const float* x = a.x->value_at(a.row, a.k);
     const uint8_t* w = a.codes;
-    const size_t x_stride = a.x_stride, panel_bytes = a.panel_bytes;
+    const size_t panel_bytes = a.panel_bytes;
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -86,7 +87,7 @@ struct Float8 {
           for (int k = 0; k < kLineK; ++k) {
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r) {
-              const F32x16 factor = set1(x[r * x_stride + k]);
+              const F32x16 factor = set1(x[r * RoundedRows::kFloatStride + k]);
 #pragma GCC unroll 4
               for (int p = 0; p < kPanels; ++p) acc[r][p] = fma(factor, weights[p][k], acc[r][p]);
             }

@@ -159,16 +159,16 @@ template <int kBits, int kParts>
 struct Integers {
   using Sum = int32_t;
   static constexpr int kStepK = kBits == 8 ? 4 : 8;
-  static constexpr int kBlock = 1024;
-  static_assert(kRun16Max <= kBlock);
+  static constexpr int kGroupPanels = 16;
+  // With two parts a run is never cut, so that both kinds of its sums stay in registers.
+  static constexpr int kBlock = kParts == 1 ? 1024 : 1 << 30;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
   static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 2;
   static constexpr int panels_of(int rows) {
     return panels_within((SPECD_ISA_LEVEL == 2 ? 16 : 4) / (rows * kParts));
   }
 
-  // With two parts a run is always one block, so that the two kinds of sums stay in registers. TSan does not
-  // instrument a tile, for the reason in matmul.cc.
+  // TSan does not instrument a tile, for the reason in matmul.cc.
   template <int kRows, int kPanels>
   __attribute__((noinline, no_sanitize("thread"))) static void tile(const TileArgs& a) {
     I32x16 acc[kRows][kParts][kPanels];

@@ -60,25 +60,29 @@ struct MatmulArgs {
 
 // Where a matmul of codes keeps x in its scratch: in the packed order, and rounded with x_bits 8 and 16.
 struct RoundedRows {
-  // Elements of a row: bytes in an odd number of lines, or floats in four times as many, so that rows use
-  // different sets of a cache.
+  // Bytes of a row of 8 bits: an odd number of lines, so that rows use different sets of a cache.
   __attribute__((always_inline)) static size_t stride(const CodeOrder& order) {
     return ((static_cast<size_t>(order.depth) + 63) / 64 | 1) * 64;
   }
-  // All [n_rows][stride]: 8 bits a row, the upper and the lower 8 of 16, or 32.
-  int8_t* part[2] = {nullptr, nullptr};
+  // Integers: 8 bits a row, or the upper and the lower 8 of 16.
+  int8_t* part[2] = {nullptr, nullptr};  // [n_rows][stride]
+  float* scale = nullptr;                // [n_rows, n_runs]
+  int32_t* sum = nullptr;                // [n_rows, n_runs], of q
+  // Floats: [blocks][n_rows][kFloatStride], each with kFloatBlock k. So the distance of two rows is a
+  // constant, and not a power of two.
+  static constexpr size_t kFloatBlock = 256, kFloatStride = kFloatBlock + 16;
   float* value = nullptr;
-  // Of integers, [n_rows, n_runs]; `sum` is that of q.
-  float* scale = nullptr;
-  int32_t* sum = nullptr;
+  size_t rows = 0;
+  __attribute__((always_inline)) float* value_at(size_t row, size_t k) const {
+    return value + (k / kFloatBlock * rows + row) * kFloatStride + k % kFloatBlock;
+  }
 
-  __attribute__((always_inline))
-  RoundedRows(const CodeOrder& order, int32_t n_rows, void* scratch) {
+  __attribute__((always_inline)) RoundedRows(const CodeOrder& order, int32_t n_rows, void* scratch)
+      : rows(static_cast<size_t>(n_rows)) {
     if (order.x_bits == 32) {
       value = static_cast<float*>(scratch);
       return;
     }
-    const size_t rows = static_cast<size_t>(n_rows);
     char* next = static_cast<char*>(scratch);
     for (int32_t i = 0; i < order.x_bits / 8; ++i, next += rows * stride(order)) {
       part[i] = reinterpret_cast<int8_t*>(next);
@@ -87,10 +91,14 @@ struct RoundedRows {
     sum = reinterpret_cast<int32_t*>(scale + rows * static_cast<size_t>(order.n_runs));
   }
   __attribute__((always_inline)) static size_t bytes(const CodeOrder& order, int32_t n_rows) {
-    const size_t of_run = order.x_bits == 32 ? 0 : sizeof(float) + sizeof(int32_t);
-    return static_cast<size_t>(n_rows) *
-           (stride(order) * static_cast<size_t>(order.x_bits / 8) +
-            static_cast<size_t>(order.n_runs) * of_run);
+    const size_t depth = static_cast<size_t>(order.depth),
+                 of_row =
+                     order.x_bits == 32
+                         ? (depth + kFloatBlock - 1) / kFloatBlock * kFloatStride * sizeof(float)
+                         : stride(order) * static_cast<size_t>(order.x_bits / 8) +
+                               static_cast<size_t>(order.n_runs) *
+                                   (sizeof(float) + sizeof(int32_t));
+    return static_cast<size_t>(n_rows) * of_row;
   }
 };
 inline size_t matmul_scratch_bytes(const PackedMatrix& weights, int32_t n_rows) {
