@@ -85,11 +85,10 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
         return Status(Code::kUnsupported, config_.quantization.name() +
                                               " weights run on CPUs, not on " + device_.name());
       }
-      if (spec.shares_k && kind.x_bits == 8 && split_.n_ranks > 1) {
-        return Status(
-            Code::kUnsupported,
-            config_.quantization.name() +
-                " with 8-bit inputs runs on one rank: a row's scale is of all its inputs");
+      if (split_.n_ranks > 1) {
+        return Status(Code::kUnsupported, config_.quantization.name() +
+                                              " weights run with tensor_parallel_size 1, found " +
+                                              std::to_string(split_.n_ranks));
       }
       if (spec.shares_k && kind.x_bits != 8)
         kind.n_segments = kRowParallelSegments / split_.n_ranks;

@@ -468,6 +468,10 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
     return Status(Code::kUnsupported,
                   config_path + ": key '" + (config.mlp_bias ? "mlp_bias" : "attention_bias") +
                       "': found true, expected false: the added layers have no biases");
+  if (!config.quantization.is_empty())
+    return Status(Code::kUnsupported, options.model + ": its weights are quantized (" +
+                                          config.quantization.name() +
+                                          "); expected the model that it was made from");
   SPECD_TRY(const Checkpoint source, Checkpoint::open(options.model));
   SPECD_OK_OR_RETURN(check_tensors(source, config));
   SPECD_OK_OR_RETURN(check_one_type(source));
