@@ -20,14 +20,14 @@ endif()
 # Tests of these targets that only --all runs under the sanitizer: long computations without
 # untrusted input (ASan), or tests that differ from others only in what one thread computes (TSan).
 set(specd_asan_skips Rows.* Jinja.no_work_that_a_template_asks_for_is_free Json.values_are_counted_so_*
-  Lookahead.memory_stays_* PromptLookup.*_as_the_oracle_says)
+  Lookahead.memory_stays_* PromptLookup.*_as_the_oracle_says Checkpoints/Quantized.bits_*)
 set(specd_tsan_skips IdentityMatrix.recorded_* IdentityMatrix.two_ranks_* Ranks.trained_* Identity.no_* Identity.trees_* Identity.an_unusable_*
   Identity.acceptance_* Heads.*_everywhere ZooHeads*.* *HeadsFullProduct.* *.no_setting_changes_a_token
   Beside.guarded_drafters_change_* Beside.a_shadow_accepts_* Process.drafters_change_* Process.a_shadow_accepts_*
   Untrained.a_prompt_of_one_token_* Verifiers.follow_* Verifiers.rejection_accepts_*
   Families/FamilyMatrix.* FamilyEngineOnce.a_sentencepiece_* Cpu/Attention.a_window_* Cpu/Attention.is_near_*
   Cpu/Attention.one_swapped_*
-  Cpu/Draw.* Cpu/Math.*)
+  Cpu/Draw.* Cpu/Math.* Cpu/Codes.a_code_* Cpu/Codes.another_* Cpu/Codes.are_near_* Cpu/Codes.every_* Cpu/Codes.the_largest_*)
 
 # Tests of hostile input, which matter under ASan: by default they run only there.
 set(specd_asan_alone DamagedFiles.* HostileConfig.shipped_files_with_any_byte_*
