@@ -259,23 +259,6 @@ TEST_F(QuantizationTest, a_checkpoint_without_a_description_is_not_quantized) {
   EXPECT_FALSE(none.tensors_decide());
 }
 
-TEST_F(QuantizationTest, a_quantized_checkpoint_is_not_loaded_as_if_it_were_not) {
-  int read = 0;
-  for (const auto& entry : fs::directory_iterator(kQuantized)) {
-    const auto config = load_model_config(entry.path());
-    if (!config.ok()) continue;
-    const auto checkpoint = Checkpoint::open(entry.path());
-    if (!checkpoint.ok()) continue;  // a type of tensor that is not read
-    ++read;
-    const Status status = check_tensors(checkpoint.value(), config.value());
-    EXPECT_EQ(status.code(), Code::kUnsupported);
-    EXPECT_NE(status.message().find("quantized weights (" + config.value().quantization.name()),
-              std::string::npos)
-        << status.message();
-  }
-  EXPECT_GT(read, 0);
-}
-
 TEST_F(QuantizationTest, the_description_is_found_where_tools_put_it) {
   const Json awq = block_of("awq_llama");
   EXPECT_EQ(read(awq, "compression_config").value().name(), "awq");

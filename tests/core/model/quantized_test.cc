@@ -3,6 +3,8 @@
 // file says, and never those of the others: their reading is that of the weights alone.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -99,6 +101,86 @@ TEST_P(Quantized, bits_do_not_depend_on_rows_threads_instruction_set_or_pages) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Quantized, testing::ValuesIn(models()),
                          [](const auto& model) { return model.param; });
+
+// A checkpoint with one value of a tensor replaced.
+struct Damage {
+  std::string model, tensor;
+  int64_t at;                      // bytes from the tensor's first
+  std::string bytes;               // in their place
+  std::vector<std::string> parts;  // of the message
+};
+
+std::string bytes_of(float value) { return {reinterpret_cast<const char*>(&value), sizeof(value)}; }
+
+TEST(QuantizedValues, that_cannot_be_are_refused_with_tensor_place_expected_and_found) {
+  const std::string q = "model.layers.1.self_attn.q_proj.", bf16_zero(2, '\0'),
+                    bf16_minus_one("\x80\xbf", 2), bf16_nan("\xc0\x7f", 2);
+  const std::string scale = "'" + q + "weight_scale', [5, 0]: expected a scale above 0, found ";
+  const Damage all[] = {
+      {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_zero, {scale + "0.0"}},
+      {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_minus_one, {scale + "-1.0"}},
+      {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_nan, {scale + "nan"}},
+      {"ct_int8_static_qwen3", q + "input_scale", 0, bf16_zero, {"input_scale'", "above 0"}},
+      {"fp8_block_llama",
+       q + "weight",
+       64 + 3,
+       "\x7f",
+       {"weight', [1, 3]: expected a number, found a NaN"}},
+      {"fp8_block_llama",
+       q + "weight",
+       64 + 3,
+       "\xff",
+       {"weight', [1, 3]: expected a number, found a NaN"}},
+      {"fp8_block_llama",
+       q + "weight_scale_inv",
+       0,
+       bytes_of(INFINITY),
+       {"weight_scale_inv'", "found inf"}},
+      {"ct_int4_llama",
+       q + "weight_shape",
+       0,
+       "\x3f",
+       {"weight_shape', [0, 0]: expected 64, found 63"}},
+      {"ct_int4_actorder_llama",
+       q + "weight_g_idx",
+       4,
+       std::string("\x02\0\0\0", 4),
+       {"weight_g_idx', [0, 1]: expected a group from 0 to 1, found 2"}},
+      {"gptq_llama",
+       q + "g_idx",
+       0,
+       std::string("\xfe\xff\xff\xff", 4),
+       {"g_idx', [0, 0]", "found -2"}},
+      {"gptq_llama",
+       q + "g_idx",
+       0,
+       std::string("\x01\0\0\0", 4),
+       {"g_idx', [0, 0]: expected 0, since desc_act is false, found 1"}},
+  };
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / "specd-quantized-XXXXXX").string();
+  for (const Damage& each : all) {
+    std::string copy = folder;
+    ASSERT_NE(mkdtemp(copy.data()), nullptr);
+    std::filesystem::copy(kFolder + each.model, copy, std::filesystem::copy_options::recursive);
+    const std::string path = copy + "/model.safetensors";
+    const int64_t offset =
+        static_cast<int64_t>(SafetensorsFile::open(path).value().find(each.tensor)->file_offset);
+    {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(offset + each.at);
+      file.write(each.bytes.data(), std::ssize(each.bytes));
+    }
+    const auto device = CpuDevice::create("", 1).value();
+    const Status status =
+        Transformer::load(*device, copy, load_model_config(copy).value(), 8, 8, {}).status();
+    EXPECT_EQ(status.code(), Code::kDataLoss) << each.model << ", " << each.tensor;
+    for (const std::string& part : each.parts) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+    }
+    std::filesystem::remove_all(copy);
+  }
+}
 
 TEST(QuantizedPlan, holds_what_was_planned_from_the_headers) {
   for (const std::string& name : models()) {
