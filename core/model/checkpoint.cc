@@ -168,7 +168,6 @@ bool is_used(const std::string& tensor, const ModelConfig& config) {
 bool is_quantized(const Checkpoint& checkpoint, const ModelConfig& config,
                   const std::string& module) {
   if (config.quantization.of(module) == nullptr) return false;
-  if (module == "lm_head" && config.tie_word_embeddings) return false;
   return !config.quantization.tensors_decide() ||
          checkpoint.tensors().contains(module + ".qweight");
 }

@@ -59,15 +59,13 @@ Status QuantizedMatrix::bad_value(const std::string& tensor, int64_t row, int64_
                                      ", found " + found);
 }
 
-Result<const TensorView*> QuantizedMatrix::need(const char* name,
-                                                std::initializer_list<int64_t> shape,
+Result<const TensorView*> QuantizedMatrix::need(const char* name, const std::vector<int64_t>& shape,
                                                 std::initializer_list<TensorType> types) {
   const std::string full = module_ + "." + name;
-  const std::span<const int64_t> wanted(shape.begin(), shape.size());
   const auto found = checkpoint_->tensors().find(full);
   if (found == checkpoint_->tensors().end()) {
     return Status(Code::kDataLoss, "tensor " + quote(full) + " is missing; expected with shape " +
-                                       shape_text(wanted) + " by " + format_.place);
+                                       shape_text(shape) + " by " + format_.place);
   }
   const TensorView& view = *found->second.view;
   const std::string where = quote(checkpoint_->path_of(full), 400) + ", tensor " + quote(full);
@@ -80,9 +78,9 @@ Result<const TensorView*> QuantizedMatrix::need(const char* name,
     return Status(Code::kDataLoss, where + ": is " + tensor_type_name(view.type) + ", expected " +
                                        names + " by " + format_.place);
   }
-  if (!std::ranges::equal(wanted, view.shape)) {
+  if (!std::ranges::equal(shape, view.shape)) {
     return Status(Code::kDataLoss, where + ": shape " + shape_text(view.shape) + ", expected " +
-                                       shape_text(wanted) + " by config.json and " + format_.place);
+                                       shape_text(shape) + " by config.json and " + format_.place);
   }
   return &view;
 }
@@ -142,9 +140,8 @@ Status QuantizedMatrix::open_scales(const MatrixFormat& format) {
   const auto found = checkpoint_->tensors().find(full);
   const size_t dimensions =
       found == checkpoint_->tensors().end() ? 0 : found->second.view->shape.size();
-  const char* const name = scale_name_.c_str();
   const int64_t groups = kind_.n_groups;
-  const auto shape = [&]() -> std::vector<int64_t> {
+  const std::vector<int64_t> shape = [&]() -> std::vector<int64_t> {
     if (by_groups) return {groups, n_out_};
     switch (format.scales) {
       case Scales::kTensor:
@@ -160,25 +157,8 @@ Status QuantizedMatrix::open_scales(const MatrixFormat& format) {
     return dimensions == 4 ? std::vector<int64_t>{rows, 1, groups, 1}
                            : std::vector<int64_t>{rows, groups};
   }();
-  const auto wanted = [&](size_t n) { return n < shape.size() ? shape[n] : 0; };
-  switch (shape.size()) {
-    case 0: {
-      SPECD_TRY(scales_, need(name, {}, types));
-      return Status();
-    }
-    case 1: {
-      SPECD_TRY(scales_, need(name, {wanted(0)}, types));
-      return Status();
-    }
-    case 2: {
-      SPECD_TRY(scales_, need(name, {wanted(0), wanted(1)}, types));
-      return Status();
-    }
-    default: {
-      SPECD_TRY(scales_, need(name, {wanted(0), 1, wanted(2), 1}, types));
-      return Status();
-    }
-  }
+  SPECD_TRY(scales_, need(scale_name_.c_str(), shape, types));
+  return Status();
 }
 
 Status QuantizedMatrix::open_zeros(const MatrixFormat& format) {

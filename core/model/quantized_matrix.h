@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/model/checkpoint.h"
@@ -36,7 +36,7 @@ class QuantizedMatrix {
 
  private:
   QuantizedMatrix() = default;
-  Result<const TensorView*> need(const char* name, std::initializer_list<int64_t> shape,
+  Result<const TensorView*> need(const char* name, const std::vector<int64_t>& shape,
                                  std::initializer_list<TensorType> types);
   Status open_scales(const MatrixFormat& format);
   Status open_codes(const MatrixFormat& format);
