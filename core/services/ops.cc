@@ -110,8 +110,8 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
     if (held->shared != nullptr) {
       shared_head(*held->shared, in, n, to);
     } else {
-      // The target's output head may be quantized, on the host alone.
-      std::vector<float> scratch(kernels::matmul_scratch_bytes(weights, n) / sizeof(float) + 1);
+      // The target's output head may be quantized, on the host alone. Otherwise this is empty.
+      std::vector<float> scratch((kernels::matmul_scratch_bytes(weights, n) + 3) / sizeof(float));
       ops.matmul(stream, {.x = in,
                           .weights = weights,
                           .out = to,
