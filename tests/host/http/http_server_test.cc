@@ -590,9 +590,11 @@ TEST_F(HttpServerTest, a_part_may_be_written_and_the_answer_finished_as_soon_as_
     int n = 0;
     std::function<void(bool)> next = [&](bool is_sent) {
       EXPECT_TRUE(is_sent);
-      if (++n == 4) return reply->finish();
-      reply->write("part " + std::to_string(n) + "\n", next);
-      if (n == 2) reply->write("extra\n", [](bool) {});
+      // A copy: the server's thread may count on as soon as `write` was called.
+      const int part = ++n;
+      if (part == 4) return reply->finish();
+      reply->write("part " + std::to_string(part) + "\n", next);
+      if (part == 2) reply->write("extra\n", [](bool) {});
     };
     next(true);
     if (version == "1.0") {
