@@ -21,7 +21,10 @@ bool is_relative_path(const std::string& name) {
 
 Result<std::string> model_folder(const Value& model, const std::optional<Value>& revision,
                                  ModelPlaces& places) {
-  SPECD_TRY(const std::string name, read_text(model));
+  const Result<std::string> text = read_text(model);
+  if (!text.ok()) return text.status();
+  // A reference: GCC 12 takes the buffer of a string moved here for uninitialized.
+  const std::string& name = text.value();
   if (name.starts_with('/')) return name;
   if (is_relative_path(name)) {
     SPECD_TRY(std::string path, resolve_path(model, name));
