@@ -23,12 +23,13 @@
 #include "core/spec/engine_event.h"
 #include "core/spec/route_report.h"
 #include "core/spec/watched_drafts.h"
+#include "specd/kernels/attention.h"
 
 namespace specd {
 
 // ---- options: the configuration as data; the host reads it from YAML -------------------------
 
-enum class KvDType { kF32, kF16, kBF16 };
+using kernels::KvDType;
 // kStrict: the bits of a row do not depend on the rest of the batch, so drafts change no token.
 // kBf16: like kStrict, but activations are rounded to bfloat16 where the weights are bfloat16.
 // Faster. Its texts differ from those of kStrict and are the same only on the same processor model.

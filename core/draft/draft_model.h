@@ -21,7 +21,7 @@ namespace specd {
 
 struct DraftModel {
   std::string name, path;
-  kernels::DType kv_dtype = kernels::DType::kBF16;
+  kernels::KvDType kv_dtype = kernels::KvDType::kBF16;
   Status status;  // not ok: why it cannot be used; the rest may then be empty
   ModelConfig config;
   // vocab_size counts the ids shared with the target.
@@ -60,7 +60,7 @@ Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
 
 // Checks everything that can be checked without loading weights; the result is in `status`.
 std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std::string& path,
-                                              kernels::DType kv_dtype, const DraftTarget& target);
+                                              kernels::KvDType kv_dtype, const DraftTarget& target);
 
 // Loads a model that check_draft_model() accepted, on all ranks that share it. `target_device`: of the target,
 // whose cache `pages` is. Both must outlive it. rows_max: rows of one forward; outputs_max: rows of one forward with

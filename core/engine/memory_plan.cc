@@ -23,7 +23,7 @@ namespace {
 
 using Bytes = std::vector<uint64_t>;  // [ranks]
 
-uint64_t page_bytes_of(const ModelConfig& config, kernels::DType dtype, Split split) {
+uint64_t page_bytes_of(const ModelConfig& config, kernels::KvDType dtype, Split split) {
   return KvStore::page_bytes(part_of(config, split), dtype);
 }
 
@@ -78,7 +78,7 @@ class Planner {
           split_of(rank, options_.tensor_parallel_size, options_.pipeline_parallel_size));
     }
     return cost_of(device_, target_.options.path, target_.config, target_logits_rows(options_),
-                   splits, kernel_dtype(target_.options.kv_dtype), true)
+                   splits, target_.options.kv_dtype, true)
         .in_field(kModelPath);
   }
   // On a device of its own: as if rank 0 had it.
@@ -99,7 +99,7 @@ class Planner {
     const int32_t n_ranks = options_.tensor_parallel_size;
     const Split lead = split_of(0, n_ranks, options_.pipeline_parallel_size);
     return page_bytes_of(draft.config, draft.kv_dtype, {.n_ranks = is_shared ? n_ranks : 1}) >
-           page_bytes_of(target_.config, kernel_dtype(target_.options.kv_dtype), lead);
+           page_bytes_of(target_.config, target_.options.kv_dtype, lead);
   }
 
   // The number of KV pages: what the options ask for, else enough for the full contexts of all sequences.
@@ -180,7 +180,7 @@ class Planner {
   // `splits`: of the ranks that have the model, from rank 0 on.
   Result<Cost> cost_of(Device& device, const std::string& path, const ModelConfig& config,
                        int32_t logits_rows, const std::vector<Split>& splits,
-                       kernels::DType kv_dtype, bool has_pages) const {
+                       kernels::KvDType kv_dtype, bool has_pages) const {
     Cost cost(n_ranks_);
     for (size_t rank = 0; rank < splits.size(); ++rank) {
       SPECD_TRY(const Transformer::Memory part,

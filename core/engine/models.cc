@@ -75,8 +75,14 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   if (ranks != nullptr) SPECD_OK_OR_RETURN(lead()->status());  // it concerns no file
   SPECD_TRY(target, std::move(made).in_field(kModelPath));
   target->gather_bytes();
+  const KvFormat& asked = config.quantization.kv();
+  if (asked.is_float8 && wanted.options.kv_dtype != KvDType::kF8E4M3) {
+    log(LogLevel::kInfo, asked.place + ": the checkpoint was made for a cache in FP8, which " +
+                             "model.kv.dtype: f8e4m3 gives; it is " +
+                             kv_dtype_name(wanted.options.kv_dtype));
+  }
 
-  const kernels::DType kv_dtype = kernel_dtype(wanted.options.kv_dtype);
+  const kernels::KvDType kv_dtype = wanted.options.kv_dtype;
   const int32_t n_pages = plan.kv_pages;
   if (ranks != nullptr) lead()->make_pages(0, n_pages);
   SPECD_TRY(KvStore store, agreed(links.all, KvStore::create(*device, part_of(config, links.split),
@@ -134,7 +140,7 @@ void Models::load_drafts(DraftModels checked, const EngineOptions& options,
       KvPages{.store = kv.get(),
               .positions_max = target->config().positions_end(),
               .page_bytes =
-                  KvStore::page_bytes(target->config(), kernel_dtype(options.model.kv_dtype))});
+                  KvStore::page_bytes(target->config(), options.model.kv_dtype)});
   for (std::unique_ptr<DraftModel>& draft : checked) {
     load_draft_model(*draft, *device, *kv, options.step_tokens_max, options.max_sequences,
                      [&](double fraction) {

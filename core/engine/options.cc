@@ -20,18 +20,6 @@
 
 namespace specd {
 
-kernels::DType kernel_dtype(KvDType dtype) {
-  switch (dtype) {
-    case KvDType::kF32:
-      return kernels::DType::kF32;
-    case KvDType::kF16:
-      return kernels::DType::kF16;
-    case KvDType::kBF16:
-      return kernels::DType::kBF16;
-  }
-  return kernels::DType::kBF16;
-}
-
 const char* dtype_name(kernels::DType dtype) {
   switch (dtype) {
     case kernels::DType::kF32:
@@ -40,6 +28,22 @@ const char* dtype_name(kernels::DType dtype) {
       return "f16";
     case kernels::DType::kBF16:
       return "bf16";
+  }
+  return "unknown";
+}
+
+const char* kv_dtype_name(KvDType dtype) {
+  switch (dtype) {
+    case KvDType::kF32:
+      return "f32";
+    case KvDType::kF16:
+      return "f16";
+    case KvDType::kBF16:
+      return "bf16";
+    case KvDType::kF8E4M3:
+      return "f8e4m3";
+    case KvDType::kInt8:
+      return "int8";
   }
   return "unknown";
 }

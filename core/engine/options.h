@@ -12,8 +12,8 @@
 
 namespace specd {
 
-kernels::DType kernel_dtype(KvDType dtype);
 const char* dtype_name(kernels::DType dtype);
+const char* kv_dtype_name(KvDType dtype);
 RouteTerms route_terms(const EngineOptions& options);
 PluginRegistry::Options registry_options(const EngineOptions& options);
 Status out_of_range(const std::string& field, const std::string& expected,

@@ -84,7 +84,7 @@ ModelReport Engine::model() const {
   report.architecture =
       m.target.config.architecture + (m.target.config.is_ballast ? " (ballast)" : "");
   report.dtype = dtype_name(m.models.target->weights().dtype);
-  report.kv_dtype = dtype_name(kernel_dtype(m.options.model.kv_dtype));
+  report.kv_dtype = kv_dtype_name(m.options.model.kv_dtype);
   report.vocab_size = m.target.config.vocab_size;
   report.n_layers = m.target.config.n_layers;
   report.hidden_size = m.target.config.hidden_size;
@@ -118,7 +118,7 @@ std::vector<ModelReport> Engine::draft_models() const {
     report.name = model.name;
     report.path = model.path;
     report.architecture = model.config.architecture;
-    report.kv_dtype = dtype_name(model.kv_dtype);
+    report.kv_dtype = kv_dtype_name(model.kv_dtype);
     report.vocab_size = model.config.vocab_size;
     report.n_layers = model.config.n_layers;
     report.hidden_size = model.config.hidden_size;

@@ -11,7 +11,7 @@ namespace specd {
 DraftModels check_draft_models(const EngineOptions& options, const Target& target) {
   DraftModels checked;
   for (const DraftModelOptions& draft : options.draft_models) {
-    checked.push_back(check_draft_model(draft.name, draft.path, kernel_dtype(draft.kv_dtype),
+    checked.push_back(check_draft_model(draft.name, draft.path, draft.kv_dtype,
                                         {target.config, *target.tokenizer}));
     checked.back()->is_elsewhere = is_elsewhere(options, draft);
   }
@@ -35,7 +35,7 @@ std::vector<SharedModel> shared_models(const EngineOptions& options, const Targe
                                        DraftModels& checked) {
   std::vector<SharedModel> shared{{.path = target.options.path,
                                    .config = target.config,
-                                   .kv_dtype = kernel_dtype(target.options.kv_dtype),
+                                   .kv_dtype = target.options.kv_dtype,
                                    .rows_max = options.step_tokens_max,
                                    .logits_rows_max = target_logits_rows(options)}};
   for (const std::unique_ptr<DraftModel>& draft : checked) {

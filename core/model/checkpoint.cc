@@ -8,6 +8,7 @@
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
+#include "core/model/kv_scales.h"
 #include "core/model/quantized_matrix.h"
 
 namespace specd {
@@ -184,21 +185,6 @@ uint64_t parameters_of(const Checkpoint& checkpoint, const ModelConfig& c) {
   return static_cast<uint64_t>(n);
 }
 
-namespace {
-
-// Scales of a cache in FP8. They are read by nobody while the cache is not.
-constexpr const char* kCacheScales[] = {"k_scale",
-                                        "v_scale",
-                                        "q_scale",
-                                        "prob_scale",
-                                        "kv_scale",
-                                        "k_proj.k_scale",
-                                        "v_proj.v_scale",
-                                        "k_proj.output_scale",
-                                        "v_proj.output_scale"};
-
-}  // namespace
-
 Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
   const int64_t q = int64_t{c.n_heads} * c.head_dim, kv = int64_t{c.n_kv_heads} * c.head_dim;
   std::set<std::string, std::less<>> used;
@@ -239,7 +225,9 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
       return bias || some ? need(module + ".bias", {out}) : Status();
     };
     if (!c.quantization.is_empty()) {
-      for (const char* scale : kCacheScales) used.insert(layer + "self_attn." + scale);
+      const auto scales =
+          kv_scales(checkpoint, layer, [&](const std::string& name) { used.insert(name); });
+      SPECD_OK_OR_RETURN(scales.status());
     }
     SPECD_OK_OR_RETURN(need(layer + "input_layernorm.weight", {c.hidden_size}));
     SPECD_OK_OR_RETURN(need(layer + "post_attention_layernorm.weight", {c.hidden_size}));

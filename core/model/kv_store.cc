@@ -8,19 +8,24 @@ namespace {
 // Kernels load vectors from the start of a part.
 constexpr uint64_t kPartAlignment = 64;
 
-// Bytes of K or V of one page in one layer.
-uint64_t half_page_bytes(const ModelConfig& config, kernels::DType dtype) {
+// Bytes of K or V of one page in one layer, without and with the scales of its rows.
+uint64_t codes_bytes(const ModelConfig& config, kernels::KvDType dtype) {
   return uint64_t{kernels::kPageTokens} * static_cast<uint64_t>(config.n_kv_heads) *
-         static_cast<uint64_t>(config.head_dim) * kernels::dtype_bytes(dtype);
+         static_cast<uint64_t>(config.head_dim) * kernels::kv_dtype_bytes(dtype);
+}
+uint64_t scales_bytes(const ModelConfig& config, kernels::KvDType dtype) {
+  if (dtype != kernels::KvDType::kInt8) return 0;
+  return uint64_t{kernels::kPageTokens} * static_cast<uint64_t>(config.n_kv_heads) * sizeof(float);
 }
 
 }  // namespace
 
-uint64_t KvStore::page_bytes(const ModelConfig& config, kernels::DType dtype) {
-  return 2 * half_page_bytes(config, dtype) * static_cast<uint64_t>(config.n_layers);
+uint64_t KvStore::page_bytes(const ModelConfig& config, kernels::KvDType dtype) {
+  return 2 * (codes_bytes(config, dtype) + scales_bytes(config, dtype)) *
+         static_cast<uint64_t>(config.n_layers);
 }
 
-Result<KvStore> KvStore::create(Device& device, const ModelConfig& config, kernels::DType dtype,
+Result<KvStore> KvStore::create(Device& device, const ModelConfig& config, kernels::KvDType dtype,
                                 int32_t n_pages) {
   KvStore store;
   store.n_pages_ = n_pages;
@@ -31,7 +36,7 @@ Result<KvStore> KvStore::create(Device& device, const ModelConfig& config, kerne
 }
 
 Result<KvStore> KvStore::inside(const KvStore& pages, const ModelConfig& config,
-                                kernels::DType dtype) {
+                                kernels::KvDType dtype) {
   KvStore store;
   store.n_pages_ = pages.n_pages_;
   store.page_bytes_ = pages.page_bytes_;
@@ -71,17 +76,23 @@ void KvStore::move(Device& device, Staging& columns, const KvMoves& moves) const
   }
 }
 
-void KvStore::lay_out(void* data, const ModelConfig& config, kernels::DType dtype) {
-  const uint64_t half = half_page_bytes(config, dtype);
+void KvStore::lay_out(void* data, const ModelConfig& config, kernels::KvDType dtype) {
+  const uint64_t codes = codes_bytes(config, dtype), scales = scales_bytes(config, dtype);
   const uint64_t stride = page_bytes_ / static_cast<uint64_t>(n_parts_);
   char* next = static_cast<char*>(data);
-  for (int32_t layer = 0; layer < config.n_layers; ++layer, next += 2 * half) {
-    layers_.push_back({.k = next,
-                       .v = next + half,
-                       .dtype = dtype,
-                       .n_kv_heads = config.n_kv_heads,
-                       .head_dim = config.head_dim,
-                       .page_stride = stride / kernels::dtype_bytes(dtype)});
+  for (int32_t i = 0; i < config.n_layers; ++i, next += 2 * (codes + scales)) {
+    kernels::KvLayer layer{.k = next,
+                           .v = next + codes,
+                           .dtype = dtype,
+                           .n_kv_heads = config.n_kv_heads,
+                           .head_dim = config.head_dim,
+                           .page_stride = stride / kernels::kv_dtype_bytes(dtype)};
+    if (scales > 0) {
+      layer.k_row_scale = reinterpret_cast<float*>(next + 2 * codes);
+      layer.v_row_scale = reinterpret_cast<float*>(next + 2 * codes + scales);
+      layer.scale_stride = stride / sizeof(float);
+    }
+    layers_.push_back(layer);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/base/quote.h"
 #include "core/base/to_size.h"
+#include "core/model/number_at.h"
 
 namespace specd {
 namespace {
@@ -17,28 +18,10 @@ using Scales = MatrixFormat::Scales;
 
 constexpr int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-template <typename T>
-T at(const TensorView& view, int64_t index) {  // the mapping may be unaligned
-  T value;
-  std::memcpy(&value, static_cast<const char*>(view.data) + to_size(index) * sizeof(T), sizeof(T));
-  return value;
-}
-
-float float_at(const TensorView& view, int64_t index) {
-  if (view.type == TensorType::kF32) return at<float>(view, index);
-  const auto half = at<uint16_t>(view, index);
-  if (view.type == TensorType::kBF16) return std::bit_cast<float>(uint32_t{half} << 16);
-  const int exponent = (half >> 10) & 31, mantissa = half & 1023;
-  const float sign = (half & 0x8000) != 0 ? -1.0f : 1.0f;
-  if (exponent == 31) return sign * (mantissa == 0 ? INFINITY : NAN);
-  return sign * std::ldexp(static_cast<float>(mantissa + (exponent == 0 ? 0 : 1024)),
-                           std::max(exponent, 1) - 25);
-}
-
 // Field `index` of a row of little-endian words, lowest bits first.
 uint8_t field_at(const TensorView& words, int64_t first_word, int64_t index, int32_t bits) {
   const int32_t of_word = 32 / bits;
-  const auto word = at<uint32_t>(words, first_word + index / of_word);
+  const auto word = number_at<uint32_t>(words, first_word + index / of_word);
   return static_cast<uint8_t>((word >> (index % of_word * bits)) & ((1u << bits) - 1));
 }
 
@@ -109,7 +92,7 @@ Status QuantizedMatrix::open_codes(const MatrixFormat& format) {
                 need("weight_shape", {2}, {TensorType::kI64, TensorType::kI32}));
       const bool wide = shape->type == TensorType::kI64;
       for (int64_t i = 0; i < 2; ++i) {
-        const int64_t said = wide ? at<int64_t>(*shape, i) : at<int32_t>(*shape, i);
+        const int64_t said = wide ? number_at<int64_t>(*shape, i) : number_at<int32_t>(*shape, i);
         const int64_t is = i == 0 ? n_out_ : n_in_;
         if (said != is)
           return bad_value(module_ + ".weight_shape", 0, i, std::to_string(is),
@@ -207,9 +190,9 @@ Status QuantizedMatrix::open_groups(const MatrixFormat& format) {
   const bool is_there = checkpoint_->tensors().contains(module_ + "." + name);
   if (is_gptq ? !is_there : !format.act_order) return Status();
   SPECD_TRY(const TensorView* order, need(name, {n_in_}, {TensorType::kI32}));
-  if (!is_gptq && at<int32_t>(*order, 0) == -1) return Status();  // written, but not used
+  if (!is_gptq && number_at<int32_t>(*order, 0) == -1) return Status();  // written, but not used
   for (int64_t k = 0; k < n_in_; ++k) {
-    const auto found = at<int32_t>(*order, k);
+    const auto found = number_at<int32_t>(*order, k);
     if (found < 0 || found >= kind_.n_groups) {
       return bad_value(module_ + "." + name, 0, k,
                        "a group from 0 to " + std::to_string(kind_.n_groups - 1),
@@ -274,11 +257,11 @@ Status QuantizedMatrix::read(int32_t begin, int32_t n, uint8_t* codes, float* sc
     switch (format_.layout) {
       case Layout::kInt8:
         for (int64_t k = 0; k < n_in_; ++k)
-          to[k] = static_cast<uint8_t>(at<uint8_t>(*codes_, row * n_in_ + k) ^ 0x80);
+          to[k] = static_cast<uint8_t>(number_at<uint8_t>(*codes_, row * n_in_ + k) ^ 0x80);
         break;
       case Layout::kFloat8:
         for (int64_t k = 0; k < n_in_; ++k) {
-          to[k] = at<uint8_t>(*codes_, row * n_in_ + k);
+          to[k] = number_at<uint8_t>(*codes_, row * n_in_ + k);
           if ((to[k] & 0x7f) == 0x7f)
             return bad_value(module_ + ".weight", row, k, "a number", "a NaN");
         }
@@ -318,7 +301,7 @@ Status QuantizedMatrix::read(int32_t begin, int32_t n, uint8_t* codes, float* sc
       switch (format_.layout) {
         case Layout::kInt8:
           found =
-              at<int8_t>(*zeros_, format_.scales == Scales::kTensor ? 0 : row * groups + g) + 128;
+              number_at<int8_t>(*zeros_, format_.scales == Scales::kTensor ? 0 : row * groups + g) + 128;
           break;
         case Layout::kPacked: {
           const int64_t of_word = 32 / format_.bits;

@@ -5,7 +5,8 @@
 //                                           fewer of them than ranks
 //   columns of gate and up                  neighboring ones
 //   o_proj, down_proj                       the k of these heads and columns; the ranks exchange the sums of
-//                                           segments, see kernels/matmul.h
+//                                           segments, see kernels/matmul.h. Of codes neighboring outputs with
+//                                           all k; the ranks exchange x and the outputs
 //   output head                             a part of the vocabulary, in the last stage
 //   norms, other biases                     all, so that each rank has the whole residual stream
 //   embedding                               all of it where it is read in place from the file, on CPUs; on

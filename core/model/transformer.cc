@@ -103,10 +103,11 @@ struct Transformer::Impl {
   float *x = nullptr, *h = nullptr, *qkv = nullptr, *heads = nullptr, *delta = nullptr,
         *gate_up = nullptr, *act = nullptr, *cos_sin = nullptr, *inv_freq = nullptr,
         *picked = nullptr, *logits = nullptr;
-  // Of several ranks: [segment][row][hidden], of which this rank computes some, and the logits of a part of
-  // the vocabulary, on rank 0 those of all ranks.
   float *scratch = nullptr, *side = nullptr;  // of matmuls; of a part of a linear layer
-  float *segments = nullptr, *logits_part = nullptr, *logits_parts = nullptr;
+  // Of several ranks: [segment][row][hidden], of which this rank computes some, or what it exchanges in
+  // its place for a matrix of codes, and the x of that; the logits of a part of the vocabulary, on rank 0
+  // those of all ranks.
+  float *segments = nullptr, *whole_x = nullptr, *logits_part = nullptr, *logits_parts = nullptr;
   std::vector<Memory> held = std::vector<Memory>(1);
   std::vector<Tap> taps;
 
@@ -157,7 +158,15 @@ struct Transformer::Impl {
     }
     if (split.is_last()) all.push_back({&picked, logits_rows_max, c.hidden_size});
     if (split.world_rank() == 0) all.push_back({&logits, logits_rows_max, c.vocab_size});
-    if (is_shared()) all.push_back({&segments, rows_max, int64_t{n_segments()} * c.hidden_size});
+    if (is_shared()) {
+      const int32_t k_max = std::max(c.n_heads * c.head_dim, c.intermediate_size);
+      int64_t width = int64_t{n_segments()} * c.hidden_size;
+      if (scratch_bytes > 0) {
+        all.push_back({&whole_x, rows_max, k_max});
+        width = std::max<int64_t>(width, k_max);
+      }
+      all.push_back({&segments, rows_max, width});
+    }
     if (is_shared() && split.is_last()) {
       const int64_t width = vocab_part(c, split.n_ranks);
       all.push_back({&logits_part, logits_rows_max, width});
@@ -207,9 +216,54 @@ struct Transformer::Impl {
     }
   }
 
-  // The same for a matrix whose k the ranks share.
+  // Joins columns. Each rank has written its own, [n_rows, width], into its part of `segments`. Of
+  // n_columns that are no multiple the last ranks have fewer, or none; `is_tight`: then in narrower rows.
+  float* part_of_segments(int32_t n_rows, int32_t width) const {
+    return segments + to_size(split.rank) * to_size(n_rows) * to_size(width);
+  }
+  void join_columns(int32_t n_rows, int32_t width, bool is_tight, float* out, int32_t n_columns) {
+    const uint64_t part_size = to_size(n_rows) * to_size(width);
+    tensors_stage->all_gather(segments, part_size * sizeof(float));
+    for (int32_t rank = 0; rank < split.n_ranks; ++rank) {
+      const int32_t begin = std::min(rank * width, n_columns),
+                    n = std::min(width, n_columns - begin);
+      device.ops().copy_rows(device.stream(), {.from = segments + to_size(rank) * part_size,
+                                               .to = out + begin,
+                                               .n_rows = n_rows,
+                                               .n = n,
+                                               .from_rows = n_rows,
+                                               .to_rows = n_rows,
+                                               .from_stride = is_tight ? n : width,
+                                               .to_stride = n_columns});
+    }
+  }
+
+  // For a matrix of which each rank has some outputs. in: the rank's part of k.
+  void output_parallel(const float* in, const PackedMatrix& matrix, float* out, int32_t n_rows) {
+    const kernels::Ops& ops = device.ops();
+    const int32_t k_part = matrix.n_in / split.n_ranks;
+    ops.copy_rows(device.stream(), {.from = in,
+                                    .to = part_of_segments(n_rows, k_part),
+                                    .n_rows = n_rows,
+                                    .n = k_part,
+                                    .from_rows = n_rows,
+                                    .to_rows = n_rows,
+                                    .from_stride = k_part,
+                                    .to_stride = k_part});
+    join_columns(n_rows, k_part, false, whole_x, matrix.n_in);
+    ops.matmul(device.stream(), {.x = whole_x,
+                                 .weights = matrix,
+                                 .out = part_of_segments(n_rows, matrix.n_out),
+                                 .n_rows = n_rows,
+                                 .k_segments = 1,
+                                 .scratch = scratch});
+    join_columns(n_rows, matrix.n_out, false, out, config.hidden_size);
+  }
+
+  // out = in x weights, of o_proj or down_proj, of which each rank has a part of k.
   void row_parallel(const float* in, const Linear& layer, float* out, int32_t n_rows) {
     const PackedMatrix& matrix = layer.parts.front().matrix;
+    if (is_shared() && matrix.order != nullptr) return output_parallel(in, matrix, out, n_rows);
     const kernels::Ops& ops = device.ops();
     const int32_t mine = n_segments() / split.n_ranks;
     const uint64_t part_size = to_size(mine) * to_size(n_rows) * to_size(config.hidden_size);
@@ -236,29 +290,16 @@ struct Transformer::Impl {
     const bool is_whole = width == config.hidden_size;
     // The ranks' columns side by side.
     const int32_t part_width = embedding_part(config, split.n_ranks);
-    const uint64_t part_size = to_size(n_rows) * to_size(part_width);
     if (width > 0) {
       ops.embed(device.stream(), {.table = weights.embedding,
                                   .dtype = weights.dtype,
                                   .token = token,
-                                  .out = is_whole ? x : segments + to_size(split.rank) * part_size,
+                                  .out = is_whole ? x : part_of_segments(n_rows, part_width),
                                   .n_rows = n_rows,
                                   .n = width,
                                   .vocab = config.vocab_size});
     }
-    if (is_whole) return;
-    tensors_stage->all_gather(segments, part_size * sizeof(float));
-    for (int32_t rank = 0; rank < split.n_ranks; ++rank) {
-      const Range columns = embedding_of(config, {rank, split.n_ranks});
-      ops.copy_rows(device.stream(), {.from = segments + to_size(rank) * part_size,
-                                      .to = x + columns.begin,
-                                      .n_rows = n_rows,
-                                      .n = columns.n,
-                                      .from_rows = n_rows,
-                                      .to_rows = n_rows,
-                                      .from_stride = columns.n,
-                                      .to_stride = config.hidden_size});
-    }
+    if (!is_whole) join_columns(n_rows, part_width, true, x, config.hidden_size);
   }
 
   // The output head for rows that each rank has in `picked`: the parts of the ranks side by side in `out`,
@@ -447,7 +488,9 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   for (int32_t i = 0; i < layers.n; ++i) {
     if (m.ranks.all != nullptr) m.ranks.all->mark_progress();
     const Weights::Layer& layer = w.layers[to_size(i)];
-    const kernels::KvLayer& cache = kv.layers()[to_size(i)];
+    kernels::KvLayer cache = kv.layers()[to_size(i)];
+    cache.k_scale = layer.kv_scales.k;
+    cache.v_scale = layer.kv_scales.v;
     norm(pending, layer.attention_norm);
     m.tap(static_cast<uint32_t>(layers.begin + i), m.x, rows);
     linear(m.h, layer.qkv, layer.qkv_bias, m.qkv);

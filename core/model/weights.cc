@@ -73,7 +73,7 @@ std::vector<Weights::Spec> Weights::specs() {
 
 Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
   std::vector<Group> groups;
-  for (const Source& source : spec.sources) {
+  for (Source source : spec.sources) {
     std::optional<QuantizedMatrix> quantized;
     std::shared_ptr<PlacedOrder> order;
     if (checkpoint_ && is_quantized(*checkpoint_, config_, source.module)) {
@@ -85,15 +85,10 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
         return Status(Code::kUnsupported, config_.quantization.name() +
                                               " weights run on CPUs, not on " + device_.name());
       }
-      if (split_.n_ranks > 1) {
-        return Status(Code::kUnsupported, config_.quantization.name() +
-                                              " weights run with tensor_parallel_size 1, found " +
-                                              std::to_string(split_.n_ranks));
+      if (spec.shares_k) {
+        source.rows = embedding_of(config_, split_);
+        source.k = {0, source.n_in};
       }
-      if (spec.shares_k && kind.x_bits != 8)
-        kind.n_segments = kRowParallelSegments / split_.n_ranks;
-      kind.group_of = {kind.group_of.begin() + source.k.begin,
-                       kind.group_of.begin() + source.k.begin + source.k.n};
       std::shared_ptr<PlacedOrder>& shared = orders_[kind];
       if (shared == nullptr) {
         shared = std::make_shared<PlacedOrder>(kind);
@@ -111,8 +106,11 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
     if (quantized) group.quantized.push_back(std::move(*quantized));
     group.n_out += source.rows.n;
   }
-  // Ranks gather equal parts of the output head; the last one may have fewer tokens.
-  if (spec.into == &lm_head) groups.front().n_out = vocab_part(config_, split_.n_ranks);
+  // Ranks gather equal parts, of which the last one may have less.
+  Group& first = groups.front();
+  if (spec.into == &lm_head) first.n_out = vocab_part(config_, split_.n_ranks);
+  if (spec.shares_k && first.order != nullptr)
+    first.n_out = embedding_part(config_, split_.n_ranks);
   return groups;
 }
 
@@ -313,6 +311,9 @@ Status Weights::load_vectors(const std::string& prefix, Layer& layer) {
   SPECD_OK_OR_RETURN(vector(layer.k_norm, c.head_norm, {{attention + "k_norm.weight", head}}));
   SPECD_OK_OR_RETURN(bias(layer.gate_up_bias, c.mlp_bias,
                           {{mlp + "gate_proj", columns}, {mlp + "up_proj", columns}}));
+  if (!c.quantization.is_empty()) {
+    SPECD_TRY(layer.kv_scales, kv_scales(*checkpoint_, prefix, [](const std::string&) {}));
+  }
   SPECD_OK_OR_RETURN(bias(layer.down_bias, c.mlp_bias, {{mlp + "down_proj", hidden}}));
   return Status();
 }

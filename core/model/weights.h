@@ -13,6 +13,7 @@
 #include "core/device/device.h"
 #include "core/model/checkpoint.h"
 #include "core/model/code_order.h"
+#include "core/model/kv_scales.h"
 #include "core/model/model_config.h"
 #include "core/model/quantized_matrix.h"
 #include "core/model/split.h"
@@ -42,6 +43,7 @@ class Weights {
     // Null when the model has none. Biases are as wide as their matrix; norms are [head_dim].
     const float *qkv_bias = nullptr, *o_bias = nullptr, *gate_up_bias = nullptr,
                 *down_bias = nullptr, *q_norm = nullptr, *k_norm = nullptr;
+    KvScales kv_scales;  // for a cache in FP8
   };
   // Memory that every forward reads, whatever its rows.
   struct Piece {

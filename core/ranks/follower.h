@@ -24,7 +24,7 @@ namespace specd {
 struct SharedModel {
   std::string path;
   ModelConfig config;
-  kernels::DType kv_dtype = kernels::DType::kBF16;
+  kernels::KvDType kv_dtype = kernels::KvDType::kBF16;
   int32_t rows_max = 0, logits_rows_max = 0;
 };
 

@@ -101,7 +101,7 @@ specd_status KvService::open(specd_owner* owner, const specd_kv_open_args* args,
   std::optional<KvStore> store;
   std::unique_ptr<PagePool> own_pages;
   if (pages_.store != nullptr) {
-    const kernels::DType dtype = pages_.store->layers().front().dtype;
+    const kernels::KvDType dtype = pages_.store->layers().front().dtype;
     Result<KvStore> made = KvStore::inside(*pages_.store, shape, dtype);
     // What fits into a whole page may be too large for this rank's part of it.
     if (!made.ok() && KvStore::page_bytes(shape, dtype) <= pages_.page_bytes) {
@@ -377,11 +377,16 @@ specd_status KvService::view(specd_call* call, const specd_kv* kv, uint32_t laye
   }
   const kernels::KvLayer& cache = handle->own.store->layers()[layer];
   const KvColumns& columns = handle->columns;
-  const bool is_bfloat = cache.dtype == kernels::DType::kBF16;
+  if (kernels::kv_dtype_bytes(cache.dtype) == 1) {
+    return refuse(call, SPECD_E_UNSUPPORTED,
+                  "kv.view: the target's cache has 8 bits a number, codes and scales; use append() "
+                  "and attend(), or another model.kv.dtype");
+  }
+  const bool is_bfloat = cache.dtype == kernels::KvDType::kBF16;
   *out = {.struct_size = sizeof(specd_kv_view),
           .page_tokens = kernels::kPageTokens,
           .dtype_code = static_cast<uint8_t>(is_bfloat ? SPECD_DT_BFLOAT : SPECD_DT_FLOAT),
-          .dtype_bits = static_cast<uint8_t>(8 * kernels::dtype_bytes(cache.dtype)),
+          .dtype_bits = static_cast<uint8_t>(8 * kernels::kv_dtype_bytes(cache.dtype)),
           .reserved0 = 0,
           .n_rows = static_cast<uint32_t>(columns.n_rows),
           .page_stride = cache.page_stride,

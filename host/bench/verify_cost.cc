@@ -64,11 +64,8 @@ Result<std::unique_ptr<VerifyCost>> VerifyCost::create(const EngineOptions& opti
             CpuDevice::create(options.isa, options.threads, options.numerics == Numerics::kBf16));
   SPECD_TRY(impl->model, Transformer::load(*impl->device, options.model.path, config,
                                            std::max(kContext, most), most, {}));
-  const kernels::DType kv_dtype = options.model.kv_dtype == KvDType::kF32   ? kernels::DType::kF32
-                                  : options.model.kv_dtype == KvDType::kF16 ? kernels::DType::kF16
-                                                                            : kernels::DType::kBF16;
   const int32_t n_pages = pages_for(kContext + most);
-  SPECD_TRY(KvStore kv, KvStore::create(*impl->device, config, kv_dtype, n_pages));
+  SPECD_TRY(KvStore kv, KvStore::create(*impl->device, config, options.model.kv_dtype, n_pages));
   impl->kv = std::make_unique<KvStore>(std::move(kv));
   impl->table.pages.resize(static_cast<size_t>(n_pages));
   std::iota(impl->table.pages.begin(), impl->table.pages.end(), 0);

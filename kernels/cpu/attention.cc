@@ -43,17 +43,40 @@ Block block_at(const AttentionArgs& a, int64_t row, int32_t first) {
   return b;
 }
 
-template <DType kType>
+template <KvDType kType>
 SPECD_INLINE float widen1(const void* data, size_t index) {
-  if constexpr (kType == DType::kF32) return static_cast<const float*>(data)[index];
-  if constexpr (kType == DType::kF16) return widen_f16(static_cast<const uint16_t*>(data)[index]);
-  if constexpr (kType == DType::kBF16) return widen_bf16(static_cast<const uint16_t*>(data)[index]);
+  if constexpr (kType == KvDType::kF32) return static_cast<const float*>(data)[index];
+  if constexpr (kType == KvDType::kF16) return widen_f16(static_cast<const uint16_t*>(data)[index]);
+  if constexpr (kType == KvDType::kBF16) {
+    return widen_bf16(static_cast<const uint16_t*>(data)[index]);
+  }
+  if constexpr (kType == KvDType::kF8E4M3) return widen_f8(static_cast<const uint8_t*>(data)[index]);
+  if constexpr (kType == KvDType::kInt8) return static_cast<const int8_t*>(data)[index];
+}
+
+template <KvDType kType>
+SPECD_INLINE F32x16 widen16_kv(const void* p) {
+  if constexpr (kType == KvDType::kF32) return widen16<DType::kF32>(p);
+  if constexpr (kType == KvDType::kF16) return widen16<DType::kF16>(p);
+  if constexpr (kType == KvDType::kBF16) return widen16<DType::kBF16>(p);
+  if constexpr (kType == KvDType::kF8E4M3) return widen16_f8(static_cast<const uint8_t*>(p));
+  if constexpr (kType == KvDType::kInt8) return widen16_i8(static_cast<const int8_t*>(p));
+}
+
+// The row scales of a block's visible positions in kv head g; other lanes are 0.
+SPECD_INLINE F32x16 row_scales(const KvLayer& kv, const float* scales, const Block& b, int32_t g) {
+  float lanes[kPageTokens] = {};
+  for (int j = b.hidden; j < b.visible; ++j) {
+    lanes[j] = scales[static_cast<size_t>(b.slot[j] / kPageTokens) * kv.scale_stride +
+                      static_cast<size_t>(g * kPageTokens + b.slot[j] % kPageTokens)];
+  }
+  return load(lanes);
 }
 
 // Query heads [head, head + kHeads), all of kv head g.
-template <DType kType, int kHeads>
+template <KvDType kType, int kHeads>
 void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
-  constexpr size_t kBytes = kType == DType::kF32 ? 4 : 2;
+  constexpr size_t kBytes = kv_dtype_bytes(kType);
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
   const size_t groups = static_cast<size_t>(a.kv.n_kv_heads);
   const size_t slab = d_head * kPageTokens;  // elements of one page and kv head
@@ -84,7 +107,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
       const char* k =
           k_data + (static_cast<size_t>(b.slot[0] / kPageTokens) * stride + g * slab) * kBytes;
       for (size_t d = 0; d < d_head; ++d) {
-        const F32x16 keys = widen16<kType>(k + d * kPageTokens * kBytes);
+        const F32x16 keys = widen16_kv<kType>(k + d * kPageTokens * kBytes);
 #pragma GCC unroll 4
         for (int h = 0; h < kHeads; ++h) score[h] = fma(set1(q[h * d_head + d]), keys, score[h]);
       }
@@ -110,14 +133,20 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
     const F32x16 lane = load(lane_index);
     const I32x16 seen = as_int(mul(sub(lane, set1(static_cast<float>(b.visible))),
                                    sub(lane, set1(static_cast<float>(b.hidden) - 0.5f))));
+    F32x16 key_scale = set1(a.scale), value_scale = set1(1.0f);
+    if constexpr (kType == KvDType::kF8E4M3) key_scale = set1(a.scale * a.kv.k_scale);
+    if constexpr (kType == KvDType::kInt8) {
+      key_scale = mul(set1(a.scale), row_scales(a.kv, a.kv.k_row_scale, b, g));
+      value_scale = row_scales(a.kv, a.kv.v_row_scale, b, g);
+    }
     alignas(64) float p[kHeads][16];
     float c[kHeads];
     for (int h = 0; h < kHeads; ++h) {
-      const F32x16 scaled = select(seen, mul(score[h], set1(a.scale)), set1(-__builtin_inff()));
+      const F32x16 scaled = select(seen, mul(score[h], key_scale), set1(-__builtin_inff()));
       const float block_max = tree_max(scaled);
       const float m_new = m[h] > block_max ? m[h] : block_max;
       const F32x16 e = select(seen, exp(sub(scaled, set1(m_new))), set1(0.0f));
-      store(p[h], e);
+      store(p[h], kType == KvDType::kInt8 ? mul(e, value_scale) : e);
       alignas(64) float factor[16];
       store(factor, exp(set1(m[h] - m_new)));
       c[h] = factor[0];
@@ -136,7 +165,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
 #pragma GCC unroll 4
       for (int h = 0; h < kHeads; ++h) acc[h] = mul(load(out + h * d_head + d), set1(c[h]));
       for (int j = b.hidden; j < b.visible; ++j) {
-        const F32x16 values = widen16<kType>(v_data + v_at[j] + d * kBytes);
+        const F32x16 values = widen16_kv<kType>(v_data + v_at[j] + d * kBytes);
 #pragma GCC unroll 4
         for (int h = 0; h < kHeads; ++h) acc[h] = fma(set1(p[h][j]), values, acc[h]);
       }
@@ -148,12 +177,13 @@ void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
   for (int h = 0; h < kHeads; ++h) {
     for (size_t d = 0; d < d_head; d += 16) {
       float* o = out + h * d_head + d;
-      store(o, div(load(o), set1(l[h])));
+      const F32x16 mean = div(load(o), set1(l[h]));
+      store(o, kType == KvDType::kF8E4M3 ? mul(mean, set1(a.kv.v_scale)) : mean);
     }
   }
 }
 
-template <DType kType>
+template <KvDType kType>
 void attention_of(const AttentionArgs& a, int part, int parts) {
   const int64_t groups = a.kv.n_kv_heads;
   const int32_t heads = a.n_heads / a.kv.n_kv_heads;  // query heads per kv head
@@ -185,12 +215,16 @@ void attention_of(const AttentionArgs& a, int part, int parts) {
 
 void attention(const AttentionArgs& a, int part, int parts) {
   switch (a.kv.dtype) {
-    case DType::kF32:
-      return attention_of<DType::kF32>(a, part, parts);
-    case DType::kF16:
-      return attention_of<DType::kF16>(a, part, parts);
-    case DType::kBF16:
-      return attention_of<DType::kBF16>(a, part, parts);
+    case KvDType::kF32:
+      return attention_of<KvDType::kF32>(a, part, parts);
+    case KvDType::kF16:
+      return attention_of<KvDType::kF16>(a, part, parts);
+    case KvDType::kBF16:
+      return attention_of<KvDType::kBF16>(a, part, parts);
+    case KvDType::kF8E4M3:
+      return attention_of<KvDType::kF8E4M3>(a, part, parts);
+    case KvDType::kInt8:
+      return attention_of<KvDType::kInt8>(a, part, parts);
   }
 }
 

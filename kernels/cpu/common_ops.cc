@@ -47,7 +47,7 @@ void copy_rows_part(const CopyRowsArgs& a, int part, int parts) {
 
 // Split by kv head, so that the moves of one head stay in order.
 void kv_move_part(const KvMoveArgs& a, int part, int parts) {
-  const size_t bytes = dtype_bytes(a.kv.dtype);
+  const size_t bytes = kv_dtype_bytes(a.kv.dtype);
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
   const size_t slab = d_head * kPageTokens * bytes;
   const size_t stride = a.kv.page_stride * bytes;
@@ -59,6 +59,14 @@ void kv_move_part(const KvMoveArgs& a, int part, int parts) {
     const size_t from_offset = static_cast<size_t>(a.from[i] % kPageTokens);
     const size_t to_offset = static_cast<size_t>(a.to[i] % kPageTokens);
     for (size_t g = static_cast<size_t>(share.begin); g < static_cast<size_t>(share.end); ++g) {
+      if (a.kv.dtype == KvDType::kInt8) {
+        const auto row = [&](int32_t slot) {
+          return static_cast<size_t>(slot / kPageTokens) * a.kv.scale_stride + g * kPageTokens +
+                 static_cast<size_t>(slot % kPageTokens);
+        };
+        a.kv.k_row_scale[row(a.to[i])] = a.kv.k_row_scale[row(a.from[i])];
+        a.kv.v_row_scale[row(a.to[i])] = a.kv.v_row_scale[row(a.from[i])];
+      }
       const char* k_from = static_cast<const char*>(a.kv.k) + from_page + g * slab;
       char* k_to = static_cast<char*>(a.kv.k) + to_page + g * slab;
       for (size_t d = 0; d < d_head; ++d) {

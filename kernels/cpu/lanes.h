@@ -60,6 +60,31 @@ SPECD_INLINE uint16_t narrow_f16(float x) {
   return static_cast<uint16_t>(sign | h);
 }
 
+// E4M3FN, read through float16: the bits of exponent and mantissa, moved by seven, are the value / 256
+// there.
+SPECD_INLINE float widen_f8(uint8_t x) {
+  const uint32_t sign = uint32_t{x & 0x80u} << 24;
+  if ((x & 0x7fu) == 0x7fu) return from_bits(sign | 0x7fc00000u);
+  return widen_f16(static_cast<uint16_t>((x & 0x80u) << 8 | (x & 0x7fu) << 7)) * 256.0f;
+}
+// Beyond 448, the largest value, it is 448.
+SPECD_INLINE uint8_t narrow_f8(float x) {
+  const uint32_t b = bits_of(x);
+  const uint32_t sign = (b >> 24) & 0x80u;
+  const uint32_t magnitude = b & 0x7fffffffu;
+  uint32_t h = 0;
+  if (magnitude > 0x7f800000u) {
+    h = 0x7fu;
+  } else if (magnitude >= 0x43e00000u) {  // 448
+    h = 0x7eu;
+  } else if (magnitude < 0x3c800000u) {  // below 2^-6: adding 2^14 rounds to multiples of 2^-9
+    h = bits_of(from_bits(magnitude) + 0x1p14f) - bits_of(0x1p14f);
+  } else {
+    h = (magnitude - 0x3c000000u + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20;
+  }
+  return static_cast<uint8_t>(sign | h);
+}
+
 // Prefetches a cache line needed in a few microseconds into the second-level cache.
 SPECD_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
@@ -135,6 +160,8 @@ SPECD_INLINE F32x16 widen16_f16(const void* p) {
   __builtin_memcpy(h, p, sizeof h);
   SPECD_EACH(F32x16, widen_f16(h[i]));
 }
+SPECD_INLINE F32x16 widen16_f8(const uint8_t* p) { SPECD_EACH(F32x16, widen_f8(p[i])); }
+SPECD_INLINE F32x16 widen16_i8(const int8_t* p) { SPECD_EACH(F32x16, static_cast<float>(p[i])); }
 SPECD_INLINE void narrow16_f16(uint16_t* p, const F32x16& a) {
   for (int i = 0; i < 16; ++i) p[i] = narrow_f16(a.v[i]);
 }
@@ -173,6 +200,13 @@ SPECD_INLINE float tree_max(const __m256 a) {
 }
 SPECD_INLINE float fma1(float a, float b, float c) {
   return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
+}
+// Sixteen codes of E4M3FN as float16, divided by 256; NaN becomes 480 / 256.
+SPECD_INLINE __m256i halves_of_f8(const uint8_t* p) {
+  const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i magnitude = _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7f)), 7);
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x80)), 8);
+  return _mm256_or_si256(magnitude, sign);
 }
 #endif
 
@@ -261,6 +295,22 @@ SPECD_INLINE F32x16 widen16_f16(const void* p) {
   const __m128i* h = static_cast<const __m128i*>(p);
   return {_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
 }
+// halves * 256, NaN beyond 448.
+SPECD_INLINE __m256 value_of_f8(__m128i halves) {
+  const __m256 x = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0f));
+  const __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+  return _mm256_or_ps(x, _mm256_cmp_ps(magnitude, _mm256_set1_ps(448.0f), _CMP_GT_OQ));
+}
+SPECD_INLINE F32x16 widen16_f8(const uint8_t* p) {
+  const __m256i halves = halves_of_f8(p);
+  return {value_of_f8(_mm256_castsi256_si128(halves)),
+          value_of_f8(_mm256_extracti128_si256(halves, 1))};
+}
+SPECD_INLINE F32x16 widen16_i8(const int8_t* p) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+}
 SPECD_INLINE void narrow16_f16(uint16_t* p, const F32x16& a) {
   __m128i* h = reinterpret_cast<__m128i*>(p);
   _mm_storeu_si128(h, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
@@ -316,6 +366,15 @@ SPECD_INLINE F32x16 widen16_bf16(const void* p) {
 }
 SPECD_INLINE F32x16 widen16_f16(const void* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
+SPECD_INLINE F32x16 widen16_f8(const uint8_t* p) {
+  const __m512 x = _mm512_mul_ps(_mm512_cvtph_ps(halves_of_f8(p)), _mm512_set1_ps(256.0f));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(448.0f), _CMP_GT_OQ);
+  return {_mm512_mask_mov_ps(x, is_nan, _mm512_set1_ps(__builtin_nanf("")))};
+}
+SPECD_INLINE F32x16 widen16_i8(const int8_t* p) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x))};
 }
 SPECD_INLINE void narrow16_f16(uint16_t* p, const F32x16& a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),

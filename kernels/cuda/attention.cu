@@ -5,6 +5,7 @@
 //   Within a part: score = fma chain over d from zero, times scale; m = the largest;
 //     p_j = exp(score_j - m), 0 beyond position[r]; l = the 128 p_j, added as a tree
 //     (stride 64, .., 1); acc[d] = fma chain of p_j v_j[d] from zero over the visible j.
+//     The scales of a cache in 8 bits are multiplied where the CPU does it (specd/kernels/attention.h).
 //   Parts in order: m' = max(M, m); c = exp(M - m'), e = exp(m - m'); L = fma(L, c, l * e);
 //     A[d] = fma(A[d], c, acc[d] * e).
 //   out = A / L.
@@ -28,9 +29,9 @@ namespace {
 constexpr int kThreads = kPart;
 constexpr int kHeads = 4;  // query heads of one kv head that a block computes together
 
-// Device code may read a constant, but not call the host's dtype_bytes().
-template <DType kType>
-constexpr size_t kElementBytes = dtype_bytes(kType);
+// Device code may read a constant, but not call the host's kv_dtype_bytes().
+template <KvDType kType>
+constexpr size_t kElementBytes = kv_dtype_bytes(kType);
 
 struct Shared {
   // Those of a block's heads are read together, with one instruction.
@@ -47,8 +48,9 @@ struct Shared {
 __host__ __device__ constexpr size_t staged_k_elements(int32_t head_dim) {
   return static_cast<size_t>(kPart) * (head_dim + 1);
 }
-constexpr size_t staged_bytes(DType type, int32_t head_dim) {
-  return (staged_k_elements(head_dim) + static_cast<size_t>(kPart) * head_dim) * dtype_bytes(type);
+constexpr size_t staged_bytes(KvDType type, int32_t head_dim) {
+  return (staged_k_elements(head_dim) + static_cast<size_t>(kPart) * head_dim) *
+         kv_dtype_bytes(type);
 }
 
 // Reduces shared.sums as a tree; every thread gets the result.
@@ -70,7 +72,7 @@ __device__ void reduce(Shared& shared, float out[kHeads], Fn&& join_two) {
 
 // Copies K and V of the positions [begin, end) of a part, with the rest of their pages. REQUIRES
 // begin < end, and their shared.slot is written. All threads see the copies after it.
-template <DType kType>
+template <KvDType kType>
 __device__ void stage_pages(const AttentionArgs& a, const Shared& shared, char* stage, int32_t g,
                             int begin, int end) {
   constexpr size_t kElement = kElementBytes<kType>;
@@ -100,7 +102,7 @@ __device__ void stage_pages(const AttentionArgs& a, const Shared& shared, char* 
 // One part of one row for the query heads in shared.q, of kv head g. Every thread gets m[h] and
 // l[h], and acc[h][i] for d = threadIdx.x + i * kThreads. stage: where the part's pages are copied
 // to; unused if not kStaged.
-template <DType kType, bool kStaged>
+template <KvDType kType, bool kStaged>
 __device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, int64_t row,
                          int32_t g, int32_t part, float m[kHeads], float l[kHeads],
                          float acc[kHeads][kDimMax / kThreads]) {
@@ -138,9 +140,17 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, in
   } else if (seen) {
     dot(a.kv.k, k_at(a.kv, slot, g));
   }
+  float key_scale = a.scale, value_scale = 1;
+  if constexpr (kType == KvDType::kF8E4M3) key_scale = __fmul_rn(a.scale, a.kv.k_scale);
+  if constexpr (kType == KvDType::kInt8) {
+    if (seen) {
+      key_scale = __fmul_rn(a.scale, a.kv.k_row_scale[row_scale_at(a.kv, slot, g)]);
+      value_scale = a.kv.v_row_scale[row_scale_at(a.kv, slot, g)];
+    }
+  }
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-    score[h] = __fmul_rn(score[h], a.scale);
+    score[h] = __fmul_rn(score[h], key_scale);
     shared.sums[h][t] = seen ? score[h] : -INFINITY;
   }
   reduce(shared, m, [](float x, float y) { return x > y ? x : y; });
@@ -148,7 +158,7 @@ __device__ void one_part(const AttentionArgs& a, Shared& shared, char* stage, in
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     const float p = seen ? exp_strict(__fsub_rn(score[h], m[h])) : 0.0f;
-    shared.p[t][h] = p;
+    shared.p[t][h] = kType == KvDType::kInt8 ? __fmul_rn(p, value_scale) : p;
     shared.sums[h][t] = p;
   }
   reduce(shared, l, [](float x, float y) { return __fadd_rn(x, y); });
@@ -184,6 +194,11 @@ __device__ inline void join(float& m, float& l, float* acc, int n, float part_m,
   m = factors.m;
 }
 
+__device__ inline float mean_of(const KvLayer& kv, float acc, float l) {
+  const float mean = __fdiv_rn(acc, l);
+  return kv.dtype == KvDType::kF8E4M3 ? __fmul_rn(mean, kv.v_scale) : mean;
+}
+
 __device__ void load_q(const AttentionArgs& a, Shared& shared, int64_t row, int32_t head,
                        int32_t n_heads) {
   const int32_t dim = a.kv.head_dim;
@@ -195,7 +210,7 @@ __device__ void load_q(const AttentionArgs& a, Shared& shared, int64_t row, int3
 }
 
 // grid: (rows, kv heads * groups of kHeads). One block goes through all parts.
-template <DType kType>
+template <KvDType kType>
 __global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, int32_t groups) {
   __shared__ Shared shared;
   let_next_start();
@@ -224,7 +239,8 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, i
     for (int i = 0; i < kDims; ++i) {
       const int32_t d = threadIdx.x + i * kThreads;
       if (h < n_heads && d < dim) {
-        a.out[(row * a.n_heads + head + h) * dim + d] = parts > 0 ? __fdiv_rn(A[h][i], L[h]) : 0;
+        a.out[(row * a.n_heads + head + h) * dim + d] =
+            parts > 0 ? mean_of(a.kv, A[h][i], L[h]) : 0;
       }
     }
   }
@@ -232,7 +248,7 @@ __global__ void __launch_bounds__(kThreads, 4) attention_rows(AttentionArgs a, i
 
 // grid: (rows, kv heads * groups, blocks for the parts of a row): writes [row][head][part]{m, l, acc}.
 // kStaged: dynamic shared memory of staged_bytes().
-template <DType kType, bool kStaged>
+template <KvDType kType, bool kStaged>
 __global__ void __launch_bounds__(kThreads, 4)
     attention_parts(AttentionArgs a, int32_t groups, int32_t parts_max, float* scratch) {
   __shared__ Shared shared;
@@ -281,16 +297,16 @@ __global__ void attention_join(AttentionArgs a, int32_t parts_max, const float* 
       const float* each = from + part * part_floats(dim);
       join(m, l, &acc, 1, each[0], each[1], each + 2 + d);
     }
-    a.out[(row * a.n_heads + head) * int64_t{dim} + d] = parts > 0 ? __fdiv_rn(acc, l) : 0;
+    a.out[(row * a.n_heads + head) * int64_t{dim} + d] = parts > 0 ? mean_of(a.kv, acc, l) : 0;
   }
 }
 
-template <DType kType>
+template <KvDType kType>
 void launch_parts(CudaStream& stream, const AttentionArgs& a, dim3 grid, int32_t groups,
                   int32_t parts_max, float* scratch) {
   const size_t bytes = staged_bytes(kType, a.kv.head_dim);
   const bool aligned = (reinterpret_cast<uintptr_t>(a.kv.k) | reinterpret_cast<uintptr_t>(a.kv.v) |
-                        a.kv.page_stride * dtype_bytes(kType)) %
+                        a.kv.page_stride * kv_dtype_bytes(kType)) %
                            kCopyBytes ==
                        0;
   if (aligned && bytes + sizeof(Shared) <= stream.shared_bytes_max) {
@@ -306,8 +322,9 @@ void launch_parts(CudaStream& stream, const AttentionArgs& a, dim3 grid, int32_t
 
 cudaError_t open_attention(int32_t shared_bytes_max) {
   cudaError_t error = cudaSuccess;
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
-    with_type(type, [&]<DType kType>() {
+  for (const KvDType type :
+       {KvDType::kF32, KvDType::kF16, KvDType::kBF16, KvDType::kF8E4M3, KvDType::kInt8}) {
+    with_type(type, [&]<KvDType kType>() {
       if (error != cudaSuccess) return;
       error = cudaFuncSetAttribute(reinterpret_cast<const void*>(&attention_parts<kType, true>),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -349,14 +366,14 @@ void attention(Stream& any, const AttentionArgs& a) {
       // Enough to fill the device, not one for each part that the longest context could have.
       const unsigned blocks =
           std::min(static_cast<unsigned>(parts_max), 8 * device / (rows * heads));
-      with_type(a.kv.dtype, [&]<DType kType>() {
+      with_type(a.kv.dtype, [&]<KvDType kType>() {
         launch_parts<kType>(stream, piece, dim3(rows, heads, blocks), groups, parts_max, scratch);
       });
       launch_join(stream, piece, parts_max, scratch);
     }
   } else {
     const dim3 grid(static_cast<unsigned>(a.n_rows), heads);
-    with_type(a.kv.dtype, [&]<DType kType>() {
+    with_type(a.kv.dtype, [&]<KvDType kType>() {
       launch_early(stream, grid, kThreads, 0, attention_rows<kType>, a, groups);
     });
   }

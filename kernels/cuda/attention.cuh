@@ -24,6 +24,12 @@ __device__ inline size_t v_at(const KvLayer& kv, int32_t slot, int32_t g) {
          (static_cast<size_t>(g) * kPageTokens + slot % kPageTokens) * kv.head_dim;
 }
 
+// Of an int8 cache, where the scales of a position's K and V are.
+__device__ inline size_t row_scale_at(const KvLayer& kv, int32_t slot, int32_t g) {
+  return slot / kPageTokens * kv.scale_stride +
+         static_cast<size_t>(g * kPageTokens + slot % kPageTokens);
+}
+
 // The first position that a row sees.
 __device__ inline int32_t window_begin(const AttentionArgs& a, int64_t row) {
   return a.window > 0 ? max(a.position[row] - a.window + 1, 0) : 0;

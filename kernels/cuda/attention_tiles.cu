@@ -552,7 +552,7 @@ bool attention_tiles(CudaStream& stream, const AttentionArgs& a) {
                         a.kv.page_stride * 2) %
                            kCopyBytes ==
                        0;
-  if (a.kv.dtype != DType::kBF16 || !aligned || bytes > stream.shared_bytes_max) return false;
+  if (a.kv.dtype != KvDType::kBF16 || !aligned || bytes > stream.shared_bytes_max) return false;
   Shape shape{.heads_of_group = std::min(per_kv, kColumns),
               .groups = (per_kv + kColumns - 1) / kColumns,
               .rows_of_block = 0};

@@ -123,6 +123,46 @@ __device__ inline void narrow(void* data, size_t index, float x) {
   }
 }
 
+// E4M3FN, read through float16: the bits of exponent and mantissa, moved by seven, are the value / 256
+// there.
+__device__ inline float widen_f8(uint8_t x) {
+  const uint32_t sign = uint32_t{x & 0x80u} << 24;
+  if ((x & 0x7fu) == 0x7fu) return __uint_as_float(sign | 0x7fc00000u);
+  const auto half = static_cast<uint16_t>((x & 0x80u) << 8 | (x & 0x7fu) << 7);
+  return __fmul_rn(__half2float(__ushort_as_half(half)), 256.0f);
+}
+
+// Rounded to nearest even; beyond 448, the largest value, it is 448.
+__device__ inline uint8_t narrow_f8(float x) {
+  const uint32_t bits = __float_as_uint(x), sign = (bits >> 24) & 0x80u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  uint32_t code = 0;
+  if (magnitude > 0x7f800000u) {
+    code = 0x7fu;
+  } else if (magnitude >= 0x43e00000u) {  // 448
+    code = 0x7eu;
+  } else if (magnitude < 0x3c800000u) {  // below 2^-6: adding 2^14 rounds to multiples of 2^-9
+    code = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 0x1p14f)) - 0x46800000u;
+  } else {
+    code = (magnitude - 0x3c000000u + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20;
+  }
+  return static_cast<uint8_t>(sign | code);
+}
+
+// A number of the cache, or its code.
+template <KvDType kType>
+__device__ inline float widen(const void* data, size_t index) {
+  if constexpr (kType == KvDType::kF32) return widen<DType::kF32>(data, index);
+  if constexpr (kType == KvDType::kF16) return widen<DType::kF16>(data, index);
+  if constexpr (kType == KvDType::kBF16) return widen<DType::kBF16>(data, index);
+  if constexpr (kType == KvDType::kF8E4M3) {
+    return widen_f8(static_cast<const uint8_t*>(data)[index]);
+  }
+  if constexpr (kType == KvDType::kInt8) {
+    return __int2float_rn(static_cast<const int8_t*>(data)[index]);
+  }
+}
+
 // Calls fn.template operator()<kType>() with the type as a constant.
 template <typename Fn>
 void with_type(DType type, Fn&& fn) {
@@ -133,6 +173,21 @@ void with_type(DType type, Fn&& fn) {
       return fn.template operator()<DType::kF16>();
     case DType::kBF16:
       return fn.template operator()<DType::kBF16>();
+  }
+}
+template <typename Fn>
+void with_type(KvDType type, Fn&& fn) {
+  switch (type) {
+    case KvDType::kF32:
+      return fn.template operator()<KvDType::kF32>();
+    case KvDType::kF16:
+      return fn.template operator()<KvDType::kF16>();
+    case KvDType::kBF16:
+      return fn.template operator()<KvDType::kBF16>();
+    case KvDType::kF8E4M3:
+      return fn.template operator()<KvDType::kF8E4M3>();
+    case KvDType::kInt8:
+      return fn.template operator()<KvDType::kInt8>();
   }
 }
 

@@ -173,7 +173,7 @@ void check_texts(const Options& options) {
       std::vector<int32_t> text = need(cpu->encode(prompts()[i]), "encode");
       text.insert(text.end(), plain[i].begin(), ours);
       const float gap =
-          need(choice_gap(target, kernels::DType::kBF16, text, temperature, kSeed, *theirs, *ours),
+          need(choice_gap(target, kernels::KvDType::kBF16, text, temperature, kSeed, *theirs, *ours),
                "the CPU's choice");
       std::printf("  prompt %zu at %.1f: token %td is %d, the CPU's %d; gap there %.3g\n", i,
                   static_cast<double>(temperature), ours - plain[i].begin(), *ours, *theirs,
@@ -222,7 +222,7 @@ class Forwards {
                                                           .fast = fast}),
             "device")),
         model_(need(Transformer::random(*device_, config_, kRowsMax, kRowsMax, 1), "weights")),
-        kv_(need(KvStore::create(*device_, config_, kernels::DType::kBF16, kPages), "KV cache")),
+        kv_(need(KvStore::create(*device_, config_, kernels::KvDType::kBF16, kPages), "KV cache")),
         staging_(need(Staging::create(*device_, uint64_t{1} << 20, "columns"), "columns")) {}
 
   uint64_t weight_bytes() const {

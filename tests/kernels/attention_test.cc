@@ -13,7 +13,7 @@ struct Model {
   int32_t heads;
   int32_t kv_heads;
   int32_t head_dim;
-  DType dtype;
+  KvDType dtype;
 };
 
 // K and V of one sequence by position, and q by row: the input of attention, independent of
@@ -28,10 +28,17 @@ struct Problem {
     v = narrowed(random_floats(kv, seed + 1), m.dtype);
     q = random_floats(position.size() * m.heads * m.head_dim, seed + 2);
     scale = 1.0f / std::sqrt(static_cast<float>(m.head_dim));
+    if (m.dtype == KvDType::kF8E4M3) k_scale = 0.7f, v_scale = 1.3f;
+    const size_t rows = static_cast<size_t>(length * m.kv_heads);
+    for (size_t i = 0; i < rows; ++i) {
+      k_row_scale.push_back(0.01f + 0.001f * static_cast<float>(i % 17));
+      v_row_scale.push_back(0.02f + 0.001f * static_cast<float>(i % 13));
+    }
   }
   size_t kv_index(int32_t p, int32_t g, int32_t d) const {
     return (static_cast<size_t>(p) * m.kv_heads + g) * m.head_dim + d;
   }
+  size_t row_index(int32_t p, int32_t g) const { return static_cast<size_t>(p) * m.kv_heads + g; }
   // The first position that a row sees.
   int32_t first_seen(size_t r) const {
     return window > 0 ? std::max(0, position[r] - window + 1) : 0;
@@ -41,13 +48,14 @@ struct Problem {
   int32_t window = 0;
   int32_t length = 0;
   Narrowed k, v;
-  std::vector<float> q;
-  float scale = 0;
+  std::vector<float> q, k_row_scale, v_row_scale;  // those of kInt8 [length, kv_heads]
+  float scale = 0, k_scale = 1, v_scale = 1;
 };
 
 // A cache in the contract's layout, NaN wherever nothing was written, and the tables of each row.
 struct Placed {
   std::vector<char> k, v;
+  std::vector<float> k_row_scale, v_row_scale;
   std::vector<int32_t> span, table, pages, tail_begin, tail;
 };
 
@@ -55,6 +63,8 @@ struct Placed {
 size_t page_stride(const Model& m) {
   return static_cast<size_t>(m.kv_heads * m.head_dim * kPageTokens + 48);
 }
+
+size_t scale_stride(const Model& m) { return static_cast<size_t>(m.kv_heads * kPageTokens + 4); }
 
 enum class Place { kInOrder, kShuffled, kTail };
 
@@ -66,6 +76,8 @@ Placed place(const Problem& problem, Place how) {
   Placed placed;
   placed.k = narrowed(std::vector<float>(elements, kNan), m.dtype).bytes;
   placed.v = placed.k;
+  placed.k_row_scale.assign(static_cast<size_t>(pool_pages) * scale_stride(m), kNan);
+  placed.v_row_scale = placed.k_row_scale;
   std::vector<int32_t> ids(pool_pages);
   std::iota(ids.begin(), ids.end(), 0);
   std::mt19937 engine(7);
@@ -79,12 +91,16 @@ Placed place(const Problem& problem, Place how) {
     for (int32_t j = 0; j < kPageTokens; ++j) loose.push_back(ids[i] * kPageTokens + j);
   }
   std::shuffle(loose.begin(), loose.end(), engine);
-  const size_t bytes = dtype_bytes(m.dtype);
+  const size_t bytes = kv_dtype_bytes(m.dtype);
   const auto put = [&](int32_t p, int32_t slot) {
     for (int32_t g = 0; g < m.kv_heads; ++g) {
       const size_t slab = static_cast<size_t>(slot / kPageTokens) * page_stride(m) +
                           static_cast<size_t>(g) * m.head_dim * kPageTokens;
       const int32_t offset = slot % kPageTokens;
+      const size_t row = static_cast<size_t>(slot / kPageTokens) * scale_stride(m) +
+                         static_cast<size_t>(g * kPageTokens + offset);
+      placed.k_row_scale[row] = problem.k_row_scale[problem.row_index(p, g)];
+      placed.v_row_scale[row] = problem.v_row_scale[problem.row_index(p, g)];
       for (int32_t d = 0; d < m.head_dim; ++d) {
         std::memcpy(&placed.k[(slab + static_cast<size_t>(d) * kPageTokens + offset) * bytes],
                     &problem.k.bytes[problem.kv_index(p, g, d) * bytes], bytes);
@@ -131,7 +147,17 @@ std::vector<float> run(const Ops& ops, const Problem& problem, Placed placed, in
   AttentionArgs args;
   args.qkv = qkv.data();
   args.out = out.data();
-  args.kv = {placed.k.data(), placed.v.data(), m.dtype, m.kv_heads, m.head_dim, page_stride(m)};
+  args.kv = {.k = placed.k.data(),
+             .v = placed.v.data(),
+             .dtype = m.dtype,
+             .n_kv_heads = m.kv_heads,
+             .head_dim = m.head_dim,
+             .page_stride = page_stride(m),
+             .k_row_scale = placed.k_row_scale.data(),
+             .v_row_scale = placed.v_row_scale.data(),
+             .scale_stride = scale_stride(m),
+             .k_scale = problem.k_scale,
+             .v_scale = problem.v_scale};
   args.position = problem.position.data() + first_row;
   args.span = placed.span.data() + first_row;
   args.table = placed.table.data() + first_row;
@@ -187,7 +213,11 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
                                                                : i;
             sum = std::fma(q[d], problem.k.widened[problem.kv_index(first + j, g, d)], sum);
           }
-          score[j] = sum * problem.scale;
+          const float key_scale =
+              m.dtype == KvDType::kInt8
+                  ? problem.scale * problem.k_row_scale[problem.row_index(first + j, g)]
+                  : problem.scale * problem.k_scale;
+          score[j] = sum * key_scale;
           block_max = std::max(block_max, score[j]);
         }
         const float new_max = std::max(running_max, block_max);
@@ -201,6 +231,9 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
           for (int32_t i = 0; i < stride; ++i) tree[i] = tree[i] + tree[i + stride];
         }
         l = std::fma(l, c, tree[0]);
+        for (int32_t j = hidden; m.dtype == KvDType::kInt8 && j < visible; ++j) {
+          p[j] = p[j] * problem.v_row_scale[problem.row_index(first + j, g)];
+        }
         for (int32_t d = 0; d < D; ++d) {
           acc[d] = acc[d] * c;
           for (int32_t i = hidden; i < visible; ++i) {
@@ -211,7 +244,7 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
         }
         running_max = new_max;
       }
-      for (int32_t d = 0; d < D; ++d) out.push_back(acc[d] / l);
+      for (int32_t d = 0; d < D; ++d) out.push_back(acc[d] / l * problem.v_scale);
     }
   }
   return out;
@@ -224,7 +257,7 @@ class Attention : public IsaTest {};
 SPECD_FOR_EACH_ISA(Attention);
 
 TEST_P(Attention, is_the_strict_order_to_the_bit_wherever_the_positions_lie) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const KvDType type : kAllKv) {
     for (const int32_t group : {1, 3, 4, 6}) {
       for (const int32_t head_dim : {16, 48, 64}) {
         const Problem problem({2 * group, 2, head_dim, type}, kPositions, 1);
@@ -244,7 +277,7 @@ TEST_P(Attention, is_the_strict_order_to_the_bit_wherever_the_positions_lie) {
 TEST_P(Attention, a_window_is_the_strict_order_over_what_it_shows) {
   for (const int32_t window : {1, 2, 15, 16, 17, 33, 60, 99, 100, 1000}) {
     for (const std::vector<int32_t>& positions : {kPositions, std::vector<int32_t>{99, 70, 85}}) {
-      for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const KvDType type : {KvDType::kF32, KvDType::kBF16, KvDType::kInt8}) {
         const Problem problem({6, 2, 48, type}, positions, 5, window);
         const std::vector<float> expected = strict_oracle(problem);
         for (const Place how : {Place::kInOrder, Place::kShuffled, Place::kTail}) {
@@ -254,26 +287,28 @@ TEST_P(Attention, a_window_is_the_strict_order_over_what_it_shows) {
       }
     }
   }
-  const Problem all({4, 2, 64, DType::kF16}, kPositions, 6),
-      wide({4, 2, 64, DType::kF16}, kPositions, 6, 100);
+  const Problem all({4, 2, 64, KvDType::kF16}, kPositions, 6),
+      wide({4, 2, 64, KvDType::kF16}, kPositions, 6, 100);
   EXPECT_EQ(first_difference(strict_oracle(all), strict_oracle(wide)), -1);
 }
 
 TEST_P(Attention, a_row_has_the_same_bits_alone_and_among_others) {
-  const Problem problem({8, 2, 64, DType::kBF16}, kPositions, 2);
-  const Placed placed = place(problem, Place::kTail);
-  const std::vector<float> together = run(ops(), problem, placed, 4);
-  std::vector<float> alone;
-  for (size_t r = 0; r < kPositions.size(); ++r) {
-    const std::vector<float> row = run(ops(), problem, placed, 1, r, 1);
-    alone.insert(alone.end(), row.begin(), row.end());
+  for (const KvDType type : {KvDType::kBF16, KvDType::kF8E4M3, KvDType::kInt8}) {
+    const Problem problem({8, 2, 64, type}, kPositions, 2);
+    const Placed placed = place(problem, Place::kTail);
+    const std::vector<float> together = run(ops(), problem, placed, 4);
+    std::vector<float> alone;
+    for (size_t r = 0; r < kPositions.size(); ++r) {
+      const std::vector<float> row = run(ops(), problem, placed, 1, r, 1);
+      alone.insert(alone.end(), row.begin(), row.end());
+    }
+    EXPECT_EQ(first_difference(together, alone), -1) << dtype_name(type);
   }
-  EXPECT_EQ(first_difference(together, alone), -1);
 }
 
 TEST_P(Attention, a_row_at_no_position_is_zero_and_harms_no_other) {
   for (const int32_t window : {0, 5}) {
-    Problem problem({6, 2, 48, DType::kBF16}, kPositions, 3, window);
+    Problem problem({6, 2, 48, KvDType::kBF16}, kPositions, 3, window);
     Placed placed = place(problem, Place::kTail);
     const std::vector<float> all = run(ops(), problem, placed, 2);
     const size_t row = all.size() / kPositions.size();
@@ -287,38 +322,66 @@ TEST_P(Attention, a_row_at_no_position_is_zero_and_harms_no_other) {
 }
 
 TEST_P(Attention, is_near_float64) {
-  const Problem problem({4, 2, 64, DType::kF16}, kPositions, 3);
-  const std::vector<float> out = run(ops(), problem, place(problem, Place::kShuffled), 2);
-  const Model& m = problem.m;
-  for (size_t r = 0; r < kPositions.size(); ++r) {
-    for (int32_t h = 0; h < m.heads; ++h) {
-      const int32_t g = h / 2;
-      std::vector<double> p;
-      double top = -1e300;
-      for (int32_t t = 0; t <= kPositions[r]; ++t) {
-        double sum = 0;
+  for (const KvDType type : {KvDType::kF16, KvDType::kF8E4M3, KvDType::kInt8}) {
+    const Problem problem({4, 2, 64, type}, kPositions, 3);
+    const std::vector<float> out = run(ops(), problem, place(problem, Place::kShuffled), 2);
+    const Model& m = problem.m;
+    const bool is_int8 = type == KvDType::kInt8;
+    for (size_t r = 0; r < kPositions.size(); ++r) {
+      for (int32_t h = 0; h < m.heads; ++h) {
+        const int32_t g = h / 2;
+        const auto number = [&](bool is_k, int32_t p, int32_t d) {
+          const Narrowed& codes = is_k ? problem.k : problem.v;
+          const auto& rows = is_k ? problem.k_row_scale : problem.v_row_scale;
+          const float layer = is_k ? problem.k_scale : problem.v_scale;
+          return double{codes.widened[problem.kv_index(p, g, d)]} *
+                 (is_int8 ? rows[problem.row_index(p, g)] : layer);
+        };
+        std::vector<double> p;
+        double top = -1e300;
+        for (int32_t t = 0; t <= kPositions[r]; ++t) {
+          double sum = 0;
+          for (int32_t d = 0; d < m.head_dim; ++d) {
+            sum += problem.q[(r * m.heads + h) * m.head_dim + d] * number(true, t, d);
+          }
+          p.push_back(sum * problem.scale);
+          top = std::max(top, p.back());
+        }
+        double total = 0;
+        for (double& x : p) total += x = std::exp(x - top);
         for (int32_t d = 0; d < m.head_dim; ++d) {
-          sum += double{problem.q[(r * m.heads + h) * m.head_dim + d]} *
-                 problem.k.widened[problem.kv_index(t, g, d)];
+          double sum = 0;
+          for (size_t t = 0; t < p.size(); ++t) {
+            sum += p[t] / total * number(false, static_cast<int32_t>(t), d);
+          }
+          ASSERT_NEAR(out[(r * m.heads + h) * m.head_dim + d], sum, 6e-6) << dtype_name(type);
         }
-        p.push_back(sum * problem.scale);
-        top = std::max(top, p.back());
-      }
-      double total = 0;
-      for (double& x : p) total += x = std::exp(x - top);
-      for (int32_t d = 0; d < m.head_dim; ++d) {
-        double sum = 0;
-        for (size_t t = 0; t < p.size(); ++t) {
-          sum += p[t] / total * problem.v.widened[problem.kv_index(static_cast<int32_t>(t), g, d)];
-        }
-        ASSERT_NEAR(out[(r * m.heads + h) * m.head_dim + d], sum, 4e-6);
       }
     }
   }
 }
 
+// A cache in FP8 has a code for numbers that are none: a row that sees one must not look healthy.
+TEST_P(Attention, a_nan_in_a_cache_of_8_bits_reaches_the_rows_that_see_it_alone) {
+  for (const KvDType type : {KvDType::kF8E4M3, KvDType::kInt8}) {
+    const Problem problem({4, 2, 64, type}, {20, 40}, 3);
+    Placed placed = place(problem, Place::kInOrder);
+    const std::vector<float> good = run(ops(), problem, placed, 1);
+    const size_t page = static_cast<size_t>(placed.pages[2 + 30 / kPageTokens]);  // position 30
+    placed.k[page * page_stride(problem.m) + 30 % kPageTokens] = 0x7f;
+    if (type == KvDType::kInt8) {
+      placed.k_row_scale[page * scale_stride(problem.m) + 30 % kPageTokens] = kNan;
+    }
+    const std::vector<float> out = run(ops(), problem, placed, 1);
+    const size_t row = out.size() / 2;
+    EXPECT_EQ(first_difference(out.data(), good.data(), row), -1);
+    EXPECT_TRUE(std::isnan(out[row]));  // the heads of kv head 0
+    EXPECT_EQ(first_difference(&out[row + row / 2], &good[row + row / 2], row / 2), -1);
+  }
+}
+
 TEST_P(Attention, one_swapped_addition_is_seen) {
-  const Problem problem({4, 2, 64, DType::kF32}, kPositions, 4);
+  const Problem problem({4, 2, 64, KvDType::kF32}, kPositions, 4);
   const std::vector<float> out = run(ops(), problem, place(problem, Place::kInOrder), 1);
   EXPECT_EQ(first_difference(out, strict_oracle(problem)), -1);
   EXPECT_NE(first_difference(out, strict_oracle(problem, Swap::kScore)), -1);
@@ -330,13 +393,16 @@ class KvMove : public IsaTest {};
 SPECD_FOR_EACH_ISA(KvMove);
 
 TEST_P(KvMove, copies_k_and_v_of_a_slot_in_order) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const KvDType type : kAllKv) {
     const int32_t G = 3;
     const int32_t D = 32;
     const int32_t pages = 4;
     const size_t stride = static_cast<size_t>(G * D * kPageTokens + 48);
     const size_t n = static_cast<size_t>(pages) * stride;
-    const size_t bytes = dtype_bytes(type);
+    const size_t bytes = kv_dtype_bytes(type);
+    const size_t scale_stride = static_cast<size_t>(G * kPageTokens + 4);
+    const std::vector<float> k_scale0 = random_floats(scale_stride * pages, 3),
+                             v_scale0 = random_floats(scale_stride * pages, 4);
     const std::vector<char> k0 = narrowed(random_floats(n, 1), type).bytes;
     const std::vector<char> v0 = narrowed(random_floats(n, 2), type).bytes;
     // 40 -> 33 overwrites slot 33; 50 -> 40 may then overwrite 40, whose value was already copied.
@@ -345,14 +411,33 @@ TEST_P(KvMove, copies_k_and_v_of_a_slot_in_order) {
     for (int threads = 1; threads <= 4; ++threads) {
       std::vector<char> k = k0;
       std::vector<char> v = v0;
+      std::vector<float> k_scale = k_scale0, v_scale = v_scale0;
       WorkerPool pool(threads);
       CpuStream stream(pool);
-      ops().kv_move(stream, {{k.data(), v.data(), type, G, D, stride}, from.data(), to.data(), 4});
+      ops().kv_move(stream, {.kv = {.k = k.data(),
+                                    .v = v.data(),
+                                    .dtype = type,
+                                    .n_kv_heads = G,
+                                    .head_dim = D,
+                                    .page_stride = stride,
+                                    .k_row_scale = k_scale.data(),
+                                    .v_row_scale = v_scale.data(),
+                                    .scale_stride = scale_stride},
+                             .from = from.data(),
+                             .to = to.data(),
+                             .n = 4});
       std::vector<int32_t> source(pages * kPageTokens);
       std::iota(source.begin(), source.end(), 0);
       for (size_t i = 0; i < from.size(); ++i) source[to[i]] = source[from[i]];
       for (int32_t slot = 0; slot < pages * kPageTokens; ++slot) {
         for (int32_t g = 0; g < G; ++g) {
+          const auto scale_at = [&](int32_t s) {
+            const bool is_moved = type == KvDType::kInt8;
+            return static_cast<size_t>((is_moved ? s : slot) / 16) * scale_stride +
+                   static_cast<size_t>(g * 16 + (is_moved ? s : slot) % 16);
+          };
+          ASSERT_EQ(k_scale[scale_at(slot)], k_scale0[scale_at(source[slot])]) << slot;
+          ASSERT_EQ(v_scale[scale_at(slot)], v_scale0[scale_at(source[slot])]) << slot;
           for (int32_t d = 0; d < D; ++d) {
             const auto k_at = [&](int32_t s) {
               return (static_cast<size_t>(s / 16) * stride +

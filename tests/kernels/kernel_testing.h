@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -89,6 +90,80 @@ inline Narrowed narrowed(const std::vector<float>& values, DType type) {
     const uint16_t h = std::isnan(values[i]) ? uint16_t{0x7fff} : narrow(values[i], type);
     std::memcpy(&result.bytes[i * 2], &h, 2);
     result.widened[i] = widen(h, type);
+  }
+  return result;
+}
+
+inline constexpr KvDType kWideKv[] = {KvDType::kF32, KvDType::kF16, KvDType::kBF16};
+inline constexpr KvDType kAllKv[] = {KvDType::kF32, KvDType::kF16, KvDType::kBF16, KvDType::kF8E4M3,
+                                     KvDType::kInt8};
+
+inline const char* dtype_name(KvDType type) {
+  constexpr const char* kNames[] = {"f32", "f16", "bf16", "f8e4m3", "int8"};
+  return kNames[static_cast<int>(type)];
+}
+
+// The value of an E4M3FN code, by arithmetic on its fields.
+inline float widen_f8(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  if ((code & 0x7f) == 0x7f) return kNan;
+  const float sign = (code & 0x80) != 0 ? -1.0f : 1.0f;
+  return sign * std::ldexp(static_cast<float>((exponent == 0 ? 0 : 8) + mantissa),
+                           (exponent == 0 ? 1 : exponent) - 10);
+}
+
+// The nearest code, of two equally near the even one, by search among all.
+inline uint8_t narrow_f8(float x) {
+  const uint8_t sign = std::signbit(x) ? 0x80 : 0;
+  if (std::isnan(x)) return sign | 0x7f;
+  const double magnitude = std::min(std::fabs(double{x}), 1e3);  // the largest code is 448
+  uint8_t best = 0x7e;
+  for (int code = 0x7d; code >= 0; --code) {
+    const double gain = std::fabs(magnitude - widen_f8(best)) -
+                        std::fabs(magnitude - widen_f8(static_cast<uint8_t>(code)));
+    if (gain > 0 || (gain == 0 && code % 2 == 0)) best = static_cast<uint8_t>(code);
+  }
+  return sign | best;
+}
+
+// A row of numbers as codes of an int8 cache.
+struct Int8Row {
+  float scale = 0;
+  std::vector<int8_t> codes;
+};
+inline Int8Row int8_row(const std::vector<float>& x) {
+  float m = 0;
+  bool is_finite = true;
+  for (const float each : x) {
+    is_finite = is_finite && std::isfinite(each);
+    m = std::max(m, std::fabs(each));
+  }
+  Int8Row row{.scale = is_finite ? 0.0f : kNan, .codes = std::vector<int8_t>(x.size())};
+  if (!is_finite || m < 0x1p-100f) return row;
+  row.scale = m / 127.0f;
+  const float inverse = 127.0f / m;
+  for (size_t i = 0; i < x.size(); ++i) {
+    row.codes[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+  }
+  return row;
+}
+
+// As above, for a cache. Of one in 8 bits, codes, and what they are without their scale.
+inline Narrowed narrowed(const std::vector<float>& values, KvDType type) {
+  if (type == KvDType::kF32) return narrowed(values, DType::kF32);
+  if (type == KvDType::kF16) return narrowed(values, DType::kF16);
+  if (type == KvDType::kBF16) return narrowed(values, DType::kBF16);
+  Narrowed result;
+  for (const float value : values) {
+    if (type == KvDType::kF8E4M3) {
+      const uint8_t code = narrow_f8(value);
+      result.bytes.push_back(static_cast<char>(code));
+      result.widened.push_back(widen_f8(code));
+    } else {
+      const float code = std::isnan(value) ? -128.0f : std::nearbyint(std::tanh(value) * 127.0f);
+      result.bytes.push_back(static_cast<char>(static_cast<int8_t>(code)));
+      result.widened.push_back(code);
+    }
   }
   return result;
 }

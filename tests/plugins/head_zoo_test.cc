@@ -78,7 +78,7 @@ class States {
   }
   size_t width() const { return to_size(rig.config.hidden_size); }
 
-  ForwardRig rig{"pico-target", "", 1, false, kernels::DType::kF32, kTextMax};
+  ForwardRig rig{"pico-target", "", 1, false, kernels::KvDType::kF32, kTextMax};
   std::vector<std::vector<float>> rows;  // by tap
   std::vector<int32_t> first_row;        // by text
   int32_t n_rows = 0;
@@ -386,7 +386,7 @@ class ZooHead {
   std::shared_ptr<const Tokenizer> tokenizer_;
   ModelFacts facts_;
   KvStore kv_ =
-      KvStore::create(*states_.rig.device, states_.rig.config, kernels::DType::kF32, kPages)
+      KvStore::create(*states_.rig.device, states_.rig.config, kernels::KvDType::kF32, kPages)
           .value();
   PagePool pool_{kPages};
   ModelService models_{*states_.rig.device, pool_, KvPages{&kv_, 2048}};

@@ -54,8 +54,8 @@ TEST_F(DraftModelTest, the_first_token_that_differs_is_named) {
 }
 
 TEST_F(DraftModelTest, a_model_whose_page_is_larger_is_refused) {
-  const KvStore small = KvStore::create(*device_, config_, kernels::DType::kBF16, 2).value();
-  const auto inside = KvStore::inside(small, config_, kernels::DType::kF32);
+  const KvStore small = KvStore::create(*device_, config_, kernels::KvDType::kBF16, 2).value();
+  const auto inside = KvStore::inside(small, config_, kernels::KvDType::kF32);
   ASSERT_FALSE(inside.ok());
   EXPECT_EQ(inside.status().code(), Code::kUnsupported);
   EXPECT_NE(inside.status().message().find("a page of the target's cache has 65536"),

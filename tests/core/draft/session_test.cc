@@ -25,12 +25,12 @@ class SessionTest : public testing::Test {
     target.n_layers = kParts;
     target.n_kv_heads = 1;
     target.head_dim = 16;
-    target_kv_.emplace(KvStore::create(*cpu_, target, kernels::DType::kF32, kPages).value());
+    target_kv_.emplace(KvStore::create(*cpu_, target, kernels::KvDType::kF32, kPages).value());
     ModelConfig draft = target;
     draft.n_layers = 1;
     kv_.owner = "draft model 'draft'";
     kv_.positions_max = kContext;
-    kv_.store.emplace(KvStore::inside(*target_kv_, draft, kernels::DType::kF32).value());
+    kv_.store.emplace(KvStore::inside(*target_kv_, draft, kernels::KvDType::kF32).value());
     for (auto& use : uses_) {
       use = std::make_shared<DraftUse>();
       use->kv = &kv_;
@@ -83,7 +83,7 @@ TEST_F(SessionTest, kv_with_pages_of_its_own_takes_none_of_the_targets_and_gives
   ModelConfig shape;
   shape.n_layers = shape.n_kv_heads = 1;
   shape.head_dim = 16;
-  own.store.emplace(KvStore::create(*cpu_, shape, kernels::DType::kF32, 3).value());
+  own.store.emplace(KvStore::create(*cpu_, shape, kernels::KvDType::kF32, 3).value());
   own.own_pages = std::make_unique<PagePool>(3);
   auto use = std::make_shared<DraftUse>();
   use->kv = &own;

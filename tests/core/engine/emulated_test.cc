@@ -69,7 +69,7 @@ class Emulated : public EngineTest {
     EngineOptions o = options(model);
     model_folder_ = o.model.path;
     o.model.kv_dtype = kv;
-    kv_ = kv == KvDType::kF32 ? kernels::DType::kF32 : kernels::DType::kBF16;
+    kv_ = kv;
     start(o);
     const std::vector<Outcome> on_cpu = run_all(plain);
 
@@ -107,7 +107,7 @@ class Emulated : public EngineTest {
   }
 
   std::string model_folder_;
-  kernels::DType kv_ = kernels::DType::kF32;
+  KvDType kv_ = KvDType::kF32;
 };
 
 TEST_F(Emulated, greedy_texts_of_every_route_are_those_of_plain_decoding) {

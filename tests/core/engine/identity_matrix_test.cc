@@ -134,6 +134,7 @@ struct Subject {
   int32_t starved_pages;  // about three requests' worth
   Numerics numerics = Numerics::kStrict;
   int32_t n_ranks = 1, n_stages = 1;  // what plain decoding does on one
+  KvDType kv_dtype = KvDType::kF32;
 };
 
 class IdentityMatrix : public EngineTest {
@@ -144,7 +145,8 @@ class IdentityMatrix : public EngineTest {
     o.model.path = subject_.target;
     o.numerics = subject_.numerics;
     o.plugin_directories.push_back(SPECD_TEST_BAD_PLUGINS);
-    o.draft_models = {{.name = "draft", .path = subject_.draft, .kv_dtype = KvDType::kF32}};
+    o.model.kv_dtype = subject_.kv_dtype;
+    o.draft_models = {{.name = "draft", .path = subject_.draft, .kv_dtype = subject_.kv_dtype}};
     return o;
   }
 
@@ -531,6 +533,41 @@ TEST_F(IdentityMatrix, every_pair_of_settings_with_numerics_bf16) {
   bf16.numerics = Numerics::kBf16;
   run_cases(bf16, every_pair(), 3);
 }
+
+// The zoo's models, quantized by its recipe, over a cache of 8 bits.
+struct QuantizedSubject {
+  std::string name, options;  // of the recipe
+  KvDType kv_dtype;
+};
+
+class QuantizedMatrix : public IdentityMatrix,
+                        public testing::WithParamInterface<QuantizedSubject> {
+ protected:
+  std::string quantized(const std::string& model) const {
+    const std::string out = folder_ + "/" + model;
+    const std::string command = SPECD_TEST_PYTHON " " SPECD_TEST_QUANTIZE " " SPECD_TEST_ZOO "/" +
+                                model + " " + out + " --format " + GetParam().options + " > " +
+                                folder_ + "/quantize.log 2>&1";
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    return out;
+  }
+};
+
+TEST_P(QuantizedMatrix, every_pair_of_settings) {
+  if (kSanitized && GetParam().name != "w8a8") GTEST_SKIP() << "the same way as W8A8, and slow";
+  Subject quantized_pico = kPico;
+  quantized_pico.target = quantized("pico-target");
+  quantized_pico.draft = quantized("pico-draft");
+  quantized_pico.kv_dtype = GetParam().kv_dtype;
+  run_cases(quantized_pico, every_pair(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizedMatrix,
+                         testing::Values(QuantizedSubject{"w8a8", "w8a8", KvDType::kInt8},
+                                         QuantizedSubject{"w4a16", "w4a16 --group 64",
+                                                          KvDType::kF8E4M3},
+                                         QuantizedSubject{"fp8", "fp8", KvDType::kF8E4M3}),
+                         [](const auto& subject) { return subject.param.name; });
 
 // Each drafts for itself: the smallest there is with its tokens.
 class FamilyMatrix : public IdentityMatrix, public testing::WithParamInterface<std::string> {};

@@ -30,7 +30,7 @@ struct Side {
   Side(const ModelConfig& config, int threads, bool bf16) {
     device = CpuDevice::create("", threads, bf16).value();
     model = Transformer::random(*device, config, kRowsMax, 16, 1).value();
-    kv = KvStore::create(*device, config, kernels::DType::kBF16, pages_for(kRowsMax)).value();
+    kv = KvStore::create(*device, config, kernels::KvDType::kBF16, pages_for(kRowsMax)).value();
   }
   void run(int32_t n) {
     ForwardRows rows;

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   const int rows_max = std::max(context, 16);
   const auto model = Transformer::random(*device, config, rows_max, 16, 1).value();
   const int32_t n_pages = pages_for(context + 16);
-  KvStore kv = KvStore::create(*device, config, kernels::DType::kBF16, n_pages).value();
+  KvStore kv = KvStore::create(*device, config, kernels::KvDType::kBF16, n_pages).value();
   BlockTable table;
   table.pages.resize(static_cast<size_t>(n_pages));
   std::iota(table.pages.begin(), table.pages.end(), 0);

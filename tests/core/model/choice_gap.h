@@ -12,7 +12,7 @@
 namespace specd {
 
 // After `text`, by what the draw compares: the logits, or logits / temperature + noise.
-inline Result<float> choice_gap(const std::string& model_folder, kernels::DType kv_dtype,
+inline Result<float> choice_gap(const std::string& model_folder, kernels::KvDType kv_dtype,
                                 const std::vector<int32_t>& text, float temperature, uint64_t seed,
                                 int32_t own, int32_t other) {
   SPECD_TRY(const auto cpu, CpuDevice::create("", 0));

@@ -35,7 +35,7 @@ struct ForwardRig {
   // name: a model of the zoo, or a folder. shuffle: pages of the sequence lie in the cache in random
   // order.
   ForwardRig(const std::string& name, const std::string& isa, int32_t threads, bool shuffle,
-             kernels::DType kv_dtype = kernels::DType::kF32, int32_t rows_max = 300) {
+             kernels::KvDType kv_dtype = kernels::KvDType::kF32, int32_t rows_max = 300) {
     device = CpuDevice::create(isa, threads).value();
     const std::string path =
         name.find('/') == std::string::npos ? std::string(SPECD_TEST_ZOO) + "/" + name : name;

@@ -37,6 +37,32 @@ bool rounds_inputs(const std::string& name) {
   return name.starts_with("ct_int8_dynamic") || name.starts_with("ct_int8_static");
 }
 
+// Logits after the prompt, and greedy text, are those of a recorded reading. `has_noise`: where rounding
+// may move a logit by more than the gap to the next, the text is fed as recorded.
+void expect_reading(ForwardRig& rig, const std::vector<int32_t>& prompt, const Json& reading,
+                    bool has_noise) {
+  const auto expected = reading.at("logits").get<std::vector<float>>();
+  const auto gaps = reading.at("gaps").get<std::vector<double>>();
+  const auto greedy = reading.at("greedy").get<std::vector<int32_t>>();
+  rig.add_span(prompt, 0);
+  std::vector<float> row = rig.run().back();
+  ASSERT_EQ(row.size(), expected.size());
+  double largest = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    largest = std::max(largest, std::abs(double{row[i]} - double{expected[i]}));
+  }
+  EXPECT_LT(largest, 2e-3);
+  ASSERT_EQ(greedy.size(), 64u);
+  for (size_t step = 0; step < greedy.size(); ++step) {
+    const double noise = has_noise ? reading.at("noise")[step].get<double>() : 0.0;
+    if (gaps[step] > 2 * noise) {
+      ASSERT_EQ(argmax(row), greedy[step]) << "step " << step << ", gap " << gaps[step];
+    }
+    rig.add_span({greedy[step]}, static_cast<int32_t>(prompt.size() + step));
+    row = rig.run().back();
+  }
+}
+
 class Quantized : public testing::TestWithParam<std::string> {
  protected:
   const Json& golden_ = goldens().at(GetParam());
@@ -49,27 +75,8 @@ class Quantized : public testing::TestWithParam<std::string> {
 TEST_P(Quantized, logits_and_greedy_text_are_those_of_the_dequantized_model) {
   // Has INT8 and FP8 with rounded inputs; no reading was recorded that rounds those of INT8 alone.
   if (GetParam() == "ct_mixed_llama") GTEST_SKIP();
-  const auto expected = reading_.at("logits").get<std::vector<float>>();
-  const auto gaps = reading_.at("gaps").get<std::vector<double>>();
   ForwardRig rig(kFolder + GetParam(), "", 2, true);
-  rig.add_span(prompt_, 0);
-  std::vector<float> row = rig.run().back();
-  ASSERT_EQ(row.size(), expected.size());
-  double largest = 0;
-  for (size_t i = 0; i < row.size(); ++i) {
-    largest = std::max(largest, std::abs(double{row[i]} - double{expected[i]}));
-  }
-  EXPECT_LT(largest, 2e-3);
-  ASSERT_EQ(greedy_.size(), 64u);
-  for (size_t step = 0; step < greedy_.size(); ++step) {
-    // Where rounding the inputs may move a logit by more than the gap, the text is fed as recorded.
-    const double noise = rounds_inputs(GetParam()) ? reading_.at("noise")[step].get<double>() : 0.0;
-    if (gaps[step] > 2 * noise) {
-      ASSERT_EQ(argmax(row), greedy_[step]) << "step " << step << ", gap " << gaps[step];
-    }
-    rig.add_span({greedy_[step]}, static_cast<int32_t>(prompt_.size() + step));
-    row = rig.run().back();
-  }
+  expect_reading(rig, prompt_, reading_, rounds_inputs(GetParam()));
 }
 
 // Law 1.
@@ -99,6 +106,28 @@ TEST_P(Quantized, bits_do_not_depend_on_rows_threads_instruction_set_or_pages) {
   }
 }
 
+// Each maker puts the scales elsewhere. With others, or with 1, the logits are not these.
+TEST(QuantizedCache, in_fp8_with_the_checkpoints_scales_is_as_recorded) {
+  for (const char* name : {"ct_fp8_static_llama", "fp8_static_llama", "modelopt_fp8_llama"}) {
+    SCOPED_TRACE(name);
+    const Json& golden = goldens().at(name);
+    const auto prompt = golden.at("prompt").get<std::vector<int32_t>>();
+    ForwardRig rig(kFolder + name, "", 2, true, kernels::KvDType::kF8E4M3);
+    expect_reading(rig, prompt, golden.at("readings").at("weights_fp8_kv"), true);
+    ForwardRig plain(kFolder + name, "", 2, true);
+    plain.add_span(prompt, 0);
+    const std::vector<float> row = plain.run().back();
+    double largest = 0;
+    for (size_t i = 0; i < row.size(); ++i) {
+      largest = std::max(
+          largest,
+          std::abs(double{row[i]} -
+                   golden.at("readings").at("weights_fp8_kv").at("logits")[i].get<double>()));
+    }
+    EXPECT_GT(largest, 4e-3) << "a cache in float32 would pass as well";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Quantized, testing::ValuesIn(models()),
                          [](const auto& model) { return model.param; });
 
@@ -121,6 +150,16 @@ TEST(QuantizedValues, that_cannot_be_are_refused_with_tensor_place_expected_and_
       {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_minus_one, {scale + "-1.0"}},
       {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_nan, {scale + "nan"}},
       {"ct_int8_static_qwen3", q + "input_scale", 0, bf16_zero, {"input_scale'", "above 0"}},
+      {"ct_fp8_static_llama",
+       "model.layers.1.self_attn.k_scale",
+       0,
+       bf16_minus_one,
+       {"k_scale': expected a number above 0, found -1"}},
+      {"modelopt_fp8_llama",
+       "model.layers.0.self_attn.v_proj.v_scale",
+       0,
+       bytes_of(NAN),
+       {"v_scale': expected a number above 0, found nan"}},
       {"fp8_block_llama",
        q + "weight",
        64 + 3,

@@ -114,8 +114,18 @@ TEST_F(Rows, bits_do_not_depend_on_threads_instruction_set_or_page_order) {
 // the nodes lie and whatever the decoys are.
 TEST_F(Rows, bits_of_a_tree_row_are_those_of_its_path) {
   constexpr int32_t kRoot = 29;  // tails cross a block edge of 16 positions
-  for (const bool shuffle : {false, true}) {
-    ForwardRig rig("pico-target", "", 2, shuffle);
+  using kernels::KvDType;
+  for (const auto& [shuffle, dtype] : {std::pair{false, KvDType::kF32},
+                                       {true, KvDType::kF32},
+                                       {true, KvDType::kF8E4M3},
+                                       {true, KvDType::kInt8}}) {
+    Logits plain = *plain_;
+    if (dtype != KvDType::kF32) {
+      ForwardRig alone("pico-target", "", 2, false, dtype);
+      alone.add_span(*tokens_, 0);
+      plain = alone.run();
+    }
+    ForwardRig rig("pico-target", "", 2, shuffle, dtype);
     rig.add_span({tokens_->begin(), tokens_->begin() + kRoot}, 0);
     rig.run();
     // True nodes are every third, decoys between.
@@ -136,7 +146,7 @@ TEST_F(Rows, bits_of_a_tree_row_are_those_of_its_path) {
     }
     const Logits logits = rig.run();
     for (size_t i = 0; i < true_rows.size(); ++i) {
-      ASSERT_TRUE(same_bits(logits[true_rows[i]], (*plain_)[kRoot + i])) << "depth " << i;
+      ASSERT_TRUE(same_bits(logits[true_rows[i]], plain[kRoot + i])) << "depth " << i;
     }
     // Compaction, then plain decoding goes on with the same bits.
     std::vector<int32_t> nodes;
@@ -155,15 +165,16 @@ TEST_F(Rows, bits_of_a_tree_row_are_those_of_its_path) {
     rig.add_span({tokens_->begin() + next, tokens_->begin() + next + 3}, next);
     const Logits after = rig.run();
     for (size_t i = 0; i < after.size(); ++i) {
-      ASSERT_TRUE(same_bits(after[i], (*plain_)[static_cast<size_t>(next) + i]));
+      ASSERT_TRUE(same_bits(after[i], plain[static_cast<size_t>(next) + i]));
     }
   }
 }
 
 TEST(Transformer, rows_are_the_same_in_every_cache_type) {
   const std::vector<int32_t> tokens = some_tokens(70, 12);
-  for (const kernels::DType dtype :
-       {kernels::DType::kF32, kernels::DType::kF16, kernels::DType::kBF16}) {
+  for (const kernels::KvDType dtype :
+       {kernels::KvDType::kF32, kernels::KvDType::kF16, kernels::KvDType::kBF16,
+        kernels::KvDType::kF8E4M3, kernels::KvDType::kInt8}) {
     ForwardRig together("pico-draft", "", 2, true, dtype);
     together.add_span(tokens, 0);
     const Logits all = together.run();
@@ -171,6 +182,30 @@ TEST(Transformer, rows_are_the_same_in_every_cache_type) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       single.add_span({tokens[i]}, static_cast<int32_t>(i));
       ASSERT_TRUE(same_bits(single.run().front(), all[i])) << "row " << i;
+    }
+  }
+}
+
+TEST(Transformer, rows_over_a_cache_of_8_bits_are_the_same_for_any_batch_and_instruction_set) {
+  const std::vector<int32_t> tokens = some_tokens(96, 13);
+  for (const kernels::KvDType dtype : {kernels::KvDType::kF8E4M3, kernels::KvDType::kInt8}) {
+    ForwardRig together("pico-draft", "scalar", 2, false, dtype);
+    together.add_span(tokens, 0);
+    const Logits all = together.run();
+    for (const std::string& isa : available_isas()) {
+      for (const size_t n : {2, 3, 5, 8, 16, 33, 64}) {
+        ForwardRig rig("pico-draft", isa, 1 + static_cast<int32_t>(n % 3), true, dtype);
+        for (size_t begin = 0; begin < tokens.size(); begin += n) {
+          const size_t end = std::min(begin + n, tokens.size());
+          rig.add_span({tokens.begin() + static_cast<ptrdiff_t>(begin),
+                        tokens.begin() + static_cast<ptrdiff_t>(end)},
+                       static_cast<int32_t>(begin));
+          const Logits part = rig.run();
+          for (size_t i = begin; i < end; ++i) {
+            ASSERT_TRUE(same_bits(part[i - begin], all[i])) << isa << ", " << n << " rows, " << i;
+          }
+        }
+      }
     }
   }
 }

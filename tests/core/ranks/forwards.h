@@ -22,7 +22,7 @@ struct Found {
 struct Setting {
   std::string path;
   std::string isa;
-  kernels::DType kv_dtype = kernels::DType::kF32;
+  kernels::KvDType kv_dtype = kernels::KvDType::kF32;
   bool bf16 = false;
 };
 

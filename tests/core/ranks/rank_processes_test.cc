@@ -107,7 +107,7 @@ class ProcessRig {
   const std::vector<SharedModel> models_{
       {.path = kFamilyModels + "llama31",
        .config = load_model_config(kFamilyModels + "llama31").value(),
-       .kv_dtype = kernels::DType::kF32,
+       .kv_dtype = kernels::KvDType::kF32,
        .rows_max = 8,
        .logits_rows_max = 8}};
   std::vector<std::unique_ptr<Messages>> messages_;

@@ -47,7 +47,7 @@ struct RankRig {
                                                              .timeout = std::chrono::minutes(10)},
                                         std::vector<SharedModel>{{.path = path,
                                                                   .config = config,
-                                                                  .kv_dtype = kernels::DType::kF32,
+                                                                  .kv_dtype = kernels::KvDType::kF32,
                                                                   .rows_max = 64,
                                                                   .logits_rows_max = 64}});
       SPECD_CHECK(ranks->open(*device).ok(), "open");
@@ -59,7 +59,7 @@ struct RankRig {
     if (ranks != nullptr) ranks->lead().make_pages(0, kRankPages);
     kv = std::make_unique<KvStore>(
         agreed(links.all, KvStore::create(*device, part_of(config, links.split),
-                                          kernels::DType::kF32, kRankPages))
+                                          kernels::KvDType::kF32, kRankPages))
             .value());
     (void)gathered(links.all, kv->bytes());
     (void)gathered(links.all, 0);  // columns

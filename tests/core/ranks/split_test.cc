@@ -166,13 +166,25 @@ TEST_F(SplitModel, of_every_family_has_the_bits_of_one_rank) {
 
 TEST_F(SplitModel, has_the_bits_of_one_rank_with_every_instruction_set_and_kind_of_kv) {
   for (const std::string& isa : available_isas()) {
-    for (const kernels::DType kv : {kernels::DType::kF32, kernels::DType::kBF16}) {
+    for (const kernels::KvDType kv : {kernels::KvDType::kF32, kernels::KvDType::kBF16}) {
       expect_equal_to_one({kFamilyModels + "qwen3", isa, kv}, {{4}});
     }
   }
   expect_equal_to_one({std::string(SPECD_TEST_ZOO) + "/pico-target", ""}, {{2}, {2, 3}});
   if (kernels::bf16_available()) {
-    expect_equal_to_one({kFamilyModels + "llama31", "", kernels::DType::kF32, true}, {{2}, {4}});
+    expect_equal_to_one({kFamilyModels + "llama31", "", kernels::KvDType::kF32, true}, {{2}, {4}});
+  }
+}
+
+// Codes: x and the outputs are exchanged, so that no sum depends on the ranks. `ct_mixed` has matrices of
+// three kinds.
+TEST_F(SplitModel, of_codes_has_the_bits_of_one_rank_over_every_kind_of_kv) {
+  for (const std::string name : {"ct_int8_dynamic_qwen3", "ct_int4_actorder_llama", "gptq_llama",
+                                 "fp8_block_qwen3", "ct_mixed_llama"}) {
+    for (const kernels::KvDType kv :
+         {kernels::KvDType::kF32, kernels::KvDType::kF8E4M3, kernels::KvDType::kInt8}) {
+      expect_equal_to_one({SPECD_TEST_REFERENCE "/quantized/" + name, "", kv}, {{2}, {4}, {2, 2}});
+    }
   }
 }
 

@@ -62,7 +62,7 @@ int replay(int argc, char** argv) {
   for (int i = 7; i < argc; ++i) {
     model->add_tap(model->make_tap(static_cast<uint32_t>(std::atoi(argv[i]))).value());
   }
-  KvStore kv = KvStore::create(*device, config, kernels::DType::kF32, n_pages).value();
+  KvStore kv = KvStore::create(*device, config, kernels::KvDType::kF32, n_pages).value();
   const auto worker = Worker::create(*device, *model, kv).value();
 
   StepRecordReader record(argv[1]);

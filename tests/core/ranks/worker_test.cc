@@ -42,7 +42,7 @@ struct WorkerRig {
     const ModelConfig config = load_model_config(path).value();
     model = Transformer::load(*device, path, config, 64, 64, {}).value();
     kv = std::make_unique<KvStore>(
-        KvStore::create(*device, config, kernels::DType::kF32, kPages).value());
+        KvStore::create(*device, config, kernels::KvDType::kF32, kPages).value());
     worker = Worker::create(*device, *model, *kv).value();
   }
   StepOutput run(const StepInput& input, std::span<StreamPart* const> parts = {}) {

@@ -218,7 +218,7 @@ TEST_P(Kv, sequences_of_a_call_do_not_take_each_others_pages) {
 
 // One of sixteen ranks has one head of one of the target's layers.
 TEST_P(Kv, that_fits_no_page_of_a_rank_has_pages_of_its_own) {
-  KvRig rig(GetParam(), kernels::DType::kF32, split_of(0, 2, 8));
+  KvRig rig(GetParam(), kernels::KvDType::kF32, split_of(0, 2, 8));
   specd_kv* kv = rig.opened();
   const std::vector<int32_t> tokens = some_tokens(70, 1);
   const Logits whole = plain(tokens);
@@ -427,6 +427,37 @@ TEST(KvView, a_kernel_of_the_plugins_own_finds_every_row) {
   ASSERT_EQ(rig.keep(kv, {18, 1, 0}), SPECD_OK);
   check({{{1, 1}, {}, {}}, {{-1, -1}, {}, {}}}, 0, {18, 18});
   check({{{1, 1}, {}, {}}, {}, {}, SPECD_KV_BLOCK}, 0, {20, 20});
+}
+
+// Its numbers are codes and scales: a plugin has them through append() and attend() alone.
+TEST(KvView, of_a_cache_of_8_bits_is_refused_while_attention_over_it_works) {
+  const auto attended = [](kernels::KvDType dtype) {
+    KvRig rig(false, dtype);
+    specd_kv* kv = rig.opened();
+    const int64_t dim = rig.config_.head_dim, heads = rig.config_.n_heads, q = heads * dim,
+                  width = q + 2 * dim;
+    EXPECT_EQ(rig.rows(kv, {{std::vector<int32_t>(20, 1), {}, {}}}), SPECD_OK) << rig.call_.text;
+    std::mt19937 random(3);
+    std::vector<float> numbers(static_cast<size_t>(20 * width));
+    for (float& each : numbers) each = static_cast<float>(random() % 2001) / 1000 - 1;
+    const specd_tensor qkv = rig.tensor(numbers, {20, width}), out = rig.floats(20, q);
+    EXPECT_EQ(rig.append(kv, 1, static_cast<uint32_t>(heads), qkv), SPECD_OK) << rig.call_.text;
+    EXPECT_EQ(rig.attend(kv, 1, static_cast<uint32_t>(heads), qkv, out), SPECD_OK);
+    specd_kv_view view{};
+    view.struct_size = sizeof(view);
+    const specd_status viewed = rig.api_->view(rig.host_, &rig.call_, kv, 1, &view);
+    EXPECT_EQ(viewed, kernels::kv_dtype_bytes(dtype) == 1 ? SPECD_E_UNSUPPORTED : SPECD_OK);
+    if (viewed != SPECD_OK) rig.expect_words("use append() and attend()");
+    const auto* from = static_cast<const float*>(out.data);
+    return std::vector<float>(from, from + 20 * q);
+  };
+  const std::vector<float> exact = attended(kernels::KvDType::kF32);
+  for (const auto dtype : {kernels::KvDType::kF8E4M3, kernels::KvDType::kInt8}) {
+    const std::vector<float> rounded = attended(dtype);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      ASSERT_NEAR(rounded[i], exact[i], dtype == kernels::KvDType::kInt8 ? 0.01 : 0.07);
+    }
+  }
 }
 
 // On the stand-in device, where a graph repeats what propose() asked for.

@@ -28,12 +28,12 @@ TEST_F(ModelRecordTest, what_is_reserved_for_one_sequence_is_not_reclaimed_for_a
   const std::string path = std::string(SPECD_TEST_ZOO) + "/pico-draft";
   const ModelConfig config = load_model_config(path).value();
   const auto tokenizer = Tokenizer::load(path + "/tokenizer.json").value();
-  const KvStore kv = KvStore::create(*device_, config, kernels::DType::kF32, 3).value();
+  const KvStore kv = KvStore::create(*device_, config, kernels::KvDType::kF32, 3).value();
   PagePool pool(3);
   const auto cpu = CpuDevice::create("", 1).value();
   Services services(*cpu, *device_, config.vocab_size);
   ModelService models(*device_, pool);
-  auto draft = check_draft_model("draft", path, kernels::DType::kF32, {config, *tokenizer});
+  auto draft = check_draft_model("draft", path, kernels::KvDType::kF32, {config, *tokenizer});
   load_draft_model(*draft, *device_, kv, 64, 8, {});
   ASSERT_TRUE(draft->status.ok()) << draft->status.to_string();
   models.add(std::move(draft));

@@ -28,13 +28,13 @@ class ModelServiceTest : public testing::Test {
     config_ = load_model_config(zoo + "/pico-target").value();
     tokenizer_ = Tokenizer::load(zoo + "/pico-target/tokenizer.json").value();
     kv_ = std::make_unique<KvStore>(
-        KvStore::create(*device_, config_, kernels::DType::kF32, kPages).value());
+        KvStore::create(*device_, config_, kernels::KvDType::kF32, kPages).value());
     pool_ = std::make_unique<PagePool>(kPages);
     services_ = std::make_unique<Services>(*device_, *device_, kModelVocab);
     models_ = std::make_unique<ModelService>(*device_, *pool_);
     // Small limits, so that one call takes several forwards.
     for (const char* name : {"draft", "second"}) {
-      auto model = check_draft_model(name, zoo + "/pico-draft", kernels::DType::kF32,
+      auto model = check_draft_model(name, zoo + "/pico-draft", kernels::KvDType::kF32,
                                      {config_, *tokenizer_});
       load_draft_model(*model, *device_, *kv_, 7, 3, {});
       ASSERT_TRUE(model->status.ok()) << model->status.to_string();

@@ -14,7 +14,7 @@ namespace specd::kernels {
 
 void check_attention(Rig& rig) {
   Gpu& gpu = rig.gpu;
-  for (const DType type : kTypes) {
+  for (const KvDType type : kKvTypes) {
     for (const auto& [heads, groups, dim] : {std::tuple{5, 1, 64},
                                              {8, 8, 128},
                                              {28, 4, 128},
@@ -32,14 +32,36 @@ void check_attention(Rig& rig) {
       const bool is_negative = heads == 12;
       for (size_t i = 0; is_negative && i < k.values.size(); ++i) {
         k.values[i] = -std::fabs(k.values[i]);
-        k.bytes[(i + 1) * dtype_bytes(type) - 1] |= static_cast<char>(0x80);  // the sign
+        if (type == KvDType::kInt8) {
+          k.bytes[i] = static_cast<char>(k.values[i]);
+        } else {
+          k.bytes[(i + 1) * kv_dtype_bytes(type) - 1] |= static_cast<char>(0x80);  // the sign
+        }
       }
       KvLayer cache{.k = gpu.in(k.bytes),
                     .v = gpu.in(v.bytes),
                     .dtype = type,
                     .n_kv_heads = groups,
                     .head_dim = dim,
-                    .page_stride = stride};
+                    .page_stride = stride,
+                    .scale_stride = static_cast<size_t>(groups) * kPageTokens + gap};
+      // Scales that make the codes numbers of about 1.
+      const size_t n_scales = cache.scale_stride * n_pages;
+      std::vector<float> k_scale = floats(n_scales, 0.003f), v_scale = floats(n_scales, 0.003f);
+      for (std::vector<float>* all : {&k_scale, &v_scale}) {
+        for (float& each : *all) each = std::fabs(each) + 0.005f;
+      }
+      if (type == KvDType::kF8E4M3) cache.k_scale = 0.0041f, cache.v_scale = 0.0052f;
+      for (size_t page = 0; page < n_pages; ++page) {
+        for (size_t i = 0; i < static_cast<size_t>(groups) * dim * kPageTokens; ++i) {
+          const size_t g = i / (static_cast<size_t>(dim) * kPageTokens),
+                       row = page * cache.scale_stride + g * kPageTokens;
+          const bool is_int8 = type == KvDType::kInt8;
+          k.values[page * stride + i] *= is_int8 ? k_scale[row + i % kPageTokens] : cache.k_scale;
+          v.values[page * stride + i] *=
+              is_int8 ? v_scale[row + i / dim % kPageTokens] : cache.v_scale;
+        }
+      }
       std::vector<int32_t> pages(n_pages);
       std::iota(pages.begin(), pages.end(), 0);
       std::shuffle(pages.begin(), pages.end(), g_random);
@@ -83,13 +105,16 @@ void check_attention(Rig& rig) {
         const size_t page = slot / kPageTokens * stride, at = slot % kPageTokens;
         for (size_t d = 0; !seen[slot] && d < static_cast<size_t>(groups) * dim; ++d) {
           const size_t g = d / dim * dim * kPageTokens;
-          for (char* each : {&k.bytes[(page + d * kPageTokens + at) * dtype_bytes(type)],
-                             &v.bytes[(page + g + at * dim + d % dim) * dtype_bytes(type)]}) {
-            std::memset(each, 0xff, dtype_bytes(type));
+          for (char* each : {&k.bytes[(page + d * kPageTokens + at) * kv_dtype_bytes(type)],
+                             &v.bytes[(page + g + at * dim + d % dim) * kv_dtype_bytes(type)]}) {
+            std::memset(each, 0xff, kv_dtype_bytes(type));
           }
+          const size_t row = slot / kPageTokens * cache.scale_stride + d / dim * kPageTokens + at;
+          k_scale[row] = v_scale[row] = kNan;
         }
       }
       cache.k = gpu.in(k.bytes), cache.v = gpu.in(v.bytes);
+      cache.k_row_scale = gpu.in(k_scale), cache.v_row_scale = gpu.in(v_scale);
       const float scale = 1 / std::sqrt(static_cast<float>(dim));
       const int32_t window = heads == 28   ? 200
                              : heads == 12 ? 5
@@ -173,17 +198,25 @@ void check_attention(Rig& rig) {
       std::iota(to.begin(), to.end(), 0);
       std::shuffle(to.begin(), to.end(), g_random);
       std::vector<char> k_moved(k.bytes.size()), v_moved(v.bytes.size());
-      const size_t page_bytes = stride * dtype_bytes(type);
+      std::vector<float> k_scale_moved(n_scales), v_scale_moved(n_scales);
+      const size_t page_bytes = stride * kv_dtype_bytes(type);
       for (size_t page = 0; page < to.size(); ++page) {
         const size_t target = static_cast<size_t>(to[page]) * page_bytes;
         std::memcpy(&k_moved[target], &k.bytes[page * page_bytes], page_bytes);
         std::memcpy(&v_moved[target], &v.bytes[page * page_bytes], page_bytes);
+        for (size_t i = 0; i < cache.scale_stride; ++i) {
+          const size_t from_row = page * cache.scale_stride + i,
+                       to_row = static_cast<size_t>(to[page]) * cache.scale_stride + i;
+          k_scale_moved[to_row] = k_scale[from_row];
+          v_scale_moved[to_row] = v_scale[from_row];
+        }
       }
       for (int32_t& page : pages) page = to[static_cast<size_t>(page)];
       for (int32_t& slot : tail) {
         slot = to[static_cast<size_t>(slot / kPageTokens)] * kPageTokens + slot % kPageTokens;
       }
       cache.k = gpu.in(k_moved), cache.v = gpu.in(v_moved);
+      cache.k_row_scale = gpu.in(k_scale_moved), cache.v_row_scale = gpu.in(v_scale_moved);
       pages_gpu = gpu.in(pages), tail_gpu = gpu.in(tail);
       if (problem.empty()) {
         problem = difference(run(0, rows), all);

@@ -12,12 +12,19 @@ namespace specd::kernels {
 
 void check_cache(Rig& rig) {
   Gpu& gpu = rig.gpu;
-  for (const DType type : kTypes) {
+  for (const KvDType type : kKvTypes) {
     const int32_t heads = 6, groups = 2, dim = 64, rows = 23, n_pages = 8;
     const size_t stride = static_cast<size_t>(groups) * dim * kPageTokens + 48,
                  cells = stride * n_pages;
-    const std::vector<float> qkv =
-        floats(static_cast<size_t>(rows) * (heads + 2 * groups) * dim, 2);
+    const size_t width = static_cast<size_t>(heads + 2 * groups) * dim;
+    std::vector<float> qkv = floats(static_cast<size_t>(rows) * width, 2);
+    // Rows of K and V that are zero, tiny, huge and, in the last one of V, not a number.
+    for (size_t i = 0; i < width; ++i) {
+      qkv[5 * width + i] = 0;
+      qkv[6 * width + i] *= 0x1p-110f;
+      qkv[7 * width + i] *= 0x1p100f;
+    }
+    qkv[9 * width - 3] = INFINITY;
     std::vector<int32_t> position(rows), slot(static_cast<size_t>(n_pages * kPageTokens));
     std::iota(slot.begin(), slot.end(), 0);
     std::shuffle(slot.begin(), slot.end(), g_random);
@@ -33,7 +40,7 @@ void check_cache(Rig& rig) {
                                         .cos_sin = cos_sin.data(),
                                         .n_rows = rows,
                                         .head_dim = dim});
-    if (type == DType::kF32) {
+    if (type == KvDType::kF32) {
       float* table = gpu.poisoned(cos_sin.size());
       gpu.ops().rope_table(gpu.stream(), {.position = gpu.in(position),
                                           .inv_freq = gpu.in(inv_freq),
@@ -46,15 +53,23 @@ void check_cache(Rig& rig) {
       rig.report.check("rope_table is the CPU's within a rounding", problem.empty(), problem);
     }
     std::vector<float> rotated = qkv;
-    std::vector<char> k(cells * dtype_bytes(type), 1), v = k;
+    std::vector<char> k(cells * kv_dtype_bytes(type), 1), v = k;
+    const size_t scale_stride = static_cast<size_t>(groups) * kPageTokens + 8;
+    std::vector<float> k_scale(scale_stride * n_pages, 7), v_scale = k_scale;
     KvLayer on_cpu{.k = k.data(),
                    .v = v.data(),
                    .dtype = type,
                    .n_kv_heads = groups,
                    .head_dim = dim,
-                   .page_stride = stride};
+                   .page_stride = stride,
+                   .k_row_scale = k_scale.data(),
+                   .v_row_scale = v_scale.data(),
+                   .scale_stride = scale_stride,
+                   .k_scale = 0.0043f,
+                   .v_scale = 0.03f};
     KvLayer on_gpu = on_cpu;
     on_gpu.k = gpu.in(k), on_gpu.v = gpu.in(v);
+    on_gpu.k_row_scale = gpu.in(k_scale), on_gpu.v_row_scale = gpu.in(v_scale);
     float* qkv_gpu = gpu.in(qkv);
     rig.cpu.rope_append(rig.cpu_stream, {.qkv = rotated.data(),
                                          .cos_sin = cos_sin.data(),
@@ -72,6 +87,10 @@ void check_cache(Rig& rig) {
     const auto same_cache = [&] {
       if (problem.empty()) problem = difference(gpu.out(static_cast<char*>(on_gpu.k), k.size()), k);
       if (problem.empty()) problem = difference(gpu.out(static_cast<char*>(on_gpu.v), v.size()), v);
+      if (problem.empty())
+        problem = difference(gpu.out(on_gpu.k_row_scale, k_scale.size()), k_scale);
+      if (problem.empty())
+        problem = difference(gpu.out(on_gpu.v_row_scale, v_scale.size()), v_scale);
     };
     same_cache();
     rig.report.check(std::string("rope_append has the CPU's bits, ") + name_of(type),

@@ -76,7 +76,7 @@ void rates_between(Gpu& gpu, const std::vector<int32_t>& counts) {
   }
   const KvLayer kv{.k = gpu.in(typed(elements, DType::kBF16, 1).bytes),
                    .v = gpu.in(typed(elements, DType::kBF16, 1).bytes),
-                   .dtype = DType::kBF16,
+                   .dtype = KvDType::kBF16,
                    .n_kv_heads = kKvHeads,
                    .head_dim = kDim,
                    .page_stride = size_t{kKvHeads} * kDim * kPageTokens};

@@ -24,6 +24,13 @@ inline const char* name_of(DType type) {
   return type == DType::kF32 ? "f32" : type == DType::kF16 ? "f16" : "bf16";
 }
 
+constexpr KvDType kKvTypes[] = {KvDType::kF32, KvDType::kF16, KvDType::kBF16, KvDType::kF8E4M3,
+                                KvDType::kInt8};
+inline const char* name_of(KvDType type) {
+  constexpr const char* kNames[] = {"f32", "f16", "bf16", "f8e4m3", "int8"};
+  return kNames[static_cast<int>(type)];
+}
+
 [[noreturn]] inline void stop(const std::string& why) {
   std::fprintf(stderr, "kernel_check: %s\n", why.c_str());
   std::exit(2);
@@ -151,6 +158,27 @@ inline Typed typed(size_t n, DType type, float scale) {
     }
     made.values[i] = widen(h, type);
     std::memcpy(&made.bytes[i * 2], &h, 2);
+  }
+  return made;
+}
+
+// The same of a cache: of one in 8 bits, codes and what they are without a scale.
+inline Typed typed(size_t n, KvDType type, float scale) {
+  if (type == KvDType::kF32) return typed(n, DType::kF32, scale);
+  if (type == KvDType::kF16) return typed(n, DType::kF16, scale);
+  if (type == KvDType::kBF16) return typed(n, DType::kBF16, scale);
+  Typed made;
+  for (size_t i = 0; i < n; ++i) {
+    uint8_t code = static_cast<uint8_t>(below(256));
+    if (type == KvDType::kF8E4M3 && (code & 0x7f) == 0x7f) code = 0;
+    made.bytes.push_back(static_cast<char>(code));
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const float magnitude = exponent == 0
+                                ? std::ldexp(static_cast<float>(mantissa), -9)
+                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+    made.values.push_back(type == KvDType::kInt8 ? static_cast<float>(static_cast<int8_t>(code))
+                          : (code & 0x80) != 0   ? -magnitude
+                                                 : magnitude);
   }
   return made;
 }

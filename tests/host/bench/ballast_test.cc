@@ -113,7 +113,7 @@ std::vector<std::vector<float>> logits_of(const std::string& model, const std::s
   const auto device = CpuDevice::create(isa, 2).value();
   const ModelConfig config = load_model_config(model).value();
   const auto transformer = Transformer::load(*device, model, config, 32, 32, {}).value();
-  KvStore kv = KvStore::create(*device, config, kernels::DType::kBF16, 4).value();
+  KvStore kv = KvStore::create(*device, config, kernels::KvDType::kBF16, 4).value();
   std::vector<std::vector<float>> all;
   const std::vector<int32_t> tokens = some_tokens(28, 3);
   const auto run = [&](int32_t begin, int32_t end) {

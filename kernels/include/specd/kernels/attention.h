@@ -3,22 +3,44 @@
 // The cache of one layer, in pages of kPageTokens tokens (P pages, G kv heads, D = head_dim):
 //   k [P, G, D, kPageTokens]   (transposed: vector lanes are positions)
 //   v [P, G, kPageTokens, D]
+// and of kInt8 alone, in float32:
+//   k_row_scale, v_row_scale [P, G, kPageTokens]
 // The G blocks of a page are dense. Consecutive pages are page_stride elements apart, for K and
-// for V, so that pages of several layers and models can be interleaved.
-// slot = page * kPageTokens + offset.
+// for V, and scale_stride floats for the scales, so that pages of several layers and models can be
+// interleaved. slot = page * kPageTokens + offset.
+//
+// A number of K (and of V in the same way) is stored as
+//   kF32, kF16, kBF16   x, rounded to nearest even
+//   kF8E4M3             x / k_scale as E4M3FN, rounded to nearest even; beyond 448 it is 448, NaN
+//                       stays NaN
+//   kInt8               a row of D numbers by its largest magnitude m alone: scale m / 127, code
+//                       round(x * (127 / m)), to nearest even. A row with m < 2^-100 has scale 0
+//                       and codes 0; one with an infinity or NaN has scale NaN and codes 0.
+// and read as its value, or as its code, whose scale is multiplied later; see AttentionArgs.
 #pragma once
 
 #include "specd/kernels/types.h"
 
 namespace specd::kernels {
 
+enum class KvDType : uint8_t { kF32, kF16, kBF16, kF8E4M3, kInt8 };
+
+constexpr size_t kv_dtype_bytes(KvDType type) {
+  return type == KvDType::kF32 ? 4 : type == KvDType::kF16 || type == KvDType::kBF16 ? 2 : 1;
+}
+
 struct KvLayer {
   void* k = nullptr;
   void* v = nullptr;
-  DType dtype = DType::kF32;
+  KvDType dtype = KvDType::kF32;
   int32_t n_kv_heads = 0;
-  int32_t head_dim = 0;    // a multiple of 16
-  size_t page_stride = 0;  // in elements, >= n_kv_heads * head_dim * kPageTokens
+  int32_t head_dim = 0;          // a multiple of 16
+  size_t page_stride = 0;        // in elements, >= n_kv_heads * head_dim * kPageTokens
+  float* k_row_scale = nullptr;  // kInt8
+  float* v_row_scale = nullptr;
+  size_t scale_stride = 0;
+  float k_scale = 1;  // kF8E4M3: > 0, of the layer
+  float v_scale = 1;
 };
 
 // cos_sin[r] = {cos(a_i) * scale..., sin(a_i) * scale...}, a_i = float(position[r]) * inv_freq[i],
@@ -32,8 +54,8 @@ struct RopeTableArgs {
   float scale = 1;  // YaRN's attention factor
 };
 
-// Rotates q (in place) and k, and writes k and v to their slots in the cache's dtype (rounded to
-// nearest even). Half-split rotation:
+// Rotates q (in place) and k, and writes k and v to their slots in the cache's type. Half-split
+// rotation:
 //   out[i]       = x[i]*cos - x[i+D/2]*sin    as fma(a, b, -(c*d))
 //   out[i + D/2] = x[i+D/2]*cos + x[i]*sin    as fma(a, b, c*d)
 struct RopeAppendArgs {
@@ -52,12 +74,14 @@ struct RopeAppendArgs {
 // tail[tail_begin[r] + i].
 //
 // Strict: per head, blocks of kPageTokens absolute positions in increasing order. The score of a
-// position is an fma chain over d in increasing order from zero, times `scale`. Per block:
+// position is an fma chain over d in increasing order from zero, times `scale`; with a cache of
+// kF8E4M3 times (scale * k_scale), of kInt8 times (scale * k_row_scale[j]). Per block:
 //   m' = max(m, block max); c = exp(m - m')
 //   p_j = exp(score_j - m'), 0 for positions that the row does not see
 //   l = fma(l, c, tree sum of 16 p)
-//   acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order
-// out = acc / l. The location of a row's K and V (page order, span or tail) never changes a bit.
+//   acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order; of kInt8 with
+//            (p_j * v_row_scale[j]) for p_j
+// out = acc / l, of kF8E4M3 times v_scale. The location of a row's K and V (page order, span or tail) never changes a bit.
 struct AttentionArgs {
   const float* qkv = nullptr;  // as in RopeAppendArgs, q already rotated
   float* out = nullptr;        // [n_rows, n_heads * head_dim]
@@ -74,7 +98,7 @@ struct AttentionArgs {
   float scale = 0;
 };
 
-// Copies K and V of slot from[i] to slot to[i], i in increasing order. No source may be the
+// Copies K and V of slot from[i], and their scales, to slot to[i], i in increasing order. No source may be the
 // destination of an earlier copy; commit guarantees to[i] <= from[i] in sequence order.
 struct KvMoveArgs {
   KvLayer kv;

@@ -99,6 +99,7 @@ typedef struct specd_kv_attend_args { /* in */
 
 /* For kernels of the plugin's own: one layer, and the columns of the last rows(), in the granted
  * memory. Valid until the next rows(), keep() or the end of the call to the plugin; in a graph as well.
+ * view() returns SPECD_E_UNSUPPORTED for a cache with 8 bits a number, which append() and attend() can use.
  *
  * Page p of K is [n_kv_heads, head_dim, page_tokens] at k + p * page_stride elements, of V
  * [n_kv_heads, page_tokens, head_dim]; slot = page * page_tokens + offset. Row r sees the positions

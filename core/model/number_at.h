@@ -1,0 +1,34 @@
+// Numbers of a mapped tensor, which may be unaligned.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "core/base/to_size.h"
+#include "core/model/safetensors.h"
+
+namespace specd {
+
+template <typename T>
+T number_at(const TensorView& view, int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(view.data) + to_size(index) * sizeof(T), sizeof(T));
+  return value;
+}
+
+// Of an F32, BF16 or F16 tensor.
+inline float float_at(const TensorView& view, int64_t index) {
+  if (view.type == TensorType::kF32) return number_at<float>(view, index);
+  const auto half = number_at<uint16_t>(view, index);
+  if (view.type == TensorType::kBF16) return std::bit_cast<float>(uint32_t{half} << 16);
+  const int exponent = (half >> 10) & 31, mantissa = half & 1023;
+  const float sign = (half & 0x8000) != 0 ? -1.0f : 1.0f;
+  if (exponent == 31) return sign * (mantissa == 0 ? INFINITY : NAN);
+  return sign * std::ldexp(static_cast<float>(mantissa + (exponent == 0 ? 0 : 1024)),
+                           std::max(exponent, 1) - 25);
+}
+
+}  // namespace specd
