@@ -54,7 +54,8 @@ Status check_same_tokens(const DraftTarget& target, const ModelConfig& draft,
 }
 
 std::unique_ptr<DraftModel> check_draft_model(const std::string& name, const std::string& path,
-                                              kernels::KvDType kv_dtype, const DraftTarget& target) {
+                                              kernels::KvDType kv_dtype,
+                                              const DraftTarget& target) {
   auto model = std::make_unique<DraftModel>();
   model->name = name;
   model->path = path;

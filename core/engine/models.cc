@@ -139,8 +139,7 @@ void Models::load_drafts(DraftModels checked, const EngineOptions& options,
       *device, *pages,
       KvPages{.store = kv.get(),
               .positions_max = target->config().positions_end(),
-              .page_bytes =
-                  KvStore::page_bytes(target->config(), options.model.kv_dtype)});
+              .page_bytes = KvStore::page_bytes(target->config(), options.model.kv_dtype)});
   for (std::unique_ptr<DraftModel>& draft : checked) {
     load_draft_model(*draft, *device, *kv, options.step_tokens_max, options.max_sequences,
                      [&](double fraction) {

@@ -75,8 +75,12 @@ Status read_block(const Json& object, Args& args) {
 
 Status read_act_order(const Json& object, Args& args) {
   const Json& order = at_or_null(object, "actorder");
-  if (order.is_null() || order == false || order == "weight" || order == "static") return Status();
-  args.act_order = order == true || order == "group" || order == "dynamic";
+  std::string word;
+  if (order.is_string()) {
+    SPECD_TRY(word, word_or(object, "actorder", "", args.where));
+  }
+  if (order.is_null() || order == false || word == "weight" || word == "static") return Status();
+  args.act_order = order == true || word == "group" || word == "dynamic";
   if (args.act_order) return Status();
   return unsupported_value(args.where, "actorder", order,
                            "null, \"weight\" and \"group\", or as older files call them");
@@ -95,8 +99,7 @@ Result<Args> read_args(const Json& object, const std::string& where) {
                   "dynamic", "actorder", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"},
                  where));
   SPECD_TRY(args.bits, json_int_or(object, "num_bits", 8, 1, 64, where));
-  SPECD_TRY(std::string type, json_string_or(object, "type", "int", where));
-  if (type == "INT" || type == "FLOAT") type = type == "INT" ? "int" : "float";
+  SPECD_TRY(const std::string type, word_or(object, "type", "int", where));
   if (type != "int" && type != "float")
     return unsupported_value(where, "type", object["type"], "int, float");
   args.is_float = type == "float";
@@ -104,7 +107,7 @@ Result<Args> read_args(const Json& object, const std::string& where) {
   if (at_or_null(object, "dynamic") == "local")
     return unsupported_value(where, "dynamic", object["dynamic"], "true, false");
   SPECD_TRY(args.dynamic, json_bool_or(object, "dynamic", false, where));
-  SPECD_TRY(args.strategy, json_string_or(object, "strategy", "", where));
+  SPECD_TRY(args.strategy, word_or(object, "strategy", "", where));
   SPECD_TRY(int64_t group, json_int_or(object, "group_size", 0, -1, kGroupMax, where));
   const Json& given = at_or_null(object, "group_size");
   if (args.strategy.empty()) {
@@ -402,10 +405,12 @@ Result<KvFormat> read_kv_scheme(const Json& object, std::string_view word,
 Status read_compressed_tensors(QuantizationSource& from, QuantizationRules& out) {
   SPECD_TRY(const std::string format,
             json_string_or(from.block, "format", "fakequant", from.where));
-  if (format != "mixed-precision") SPECD_OK_OR_RETURN(check_format(format, from.where));
-  out.name = "compressed-tensors " + format;
-  SPECD_OK_OR_RETURN(check_arithmetic(from));
   SPECD_TRY(out.kv, read_kv_scheme(from.block, "", from.where));
+  out.name = "compressed-tensors " + format;
+  const bool is_cache_alone = out.kv.is_float8 && at_or_null(from.block, "config_groups").empty();
+  if (is_cache_alone) return check_arithmetic(from);
+  if (format != "mixed-precision") SPECD_OK_OR_RETURN(check_format(format, from.where));
+  SPECD_OK_OR_RETURN(check_arithmetic(from));
   std::vector<Target> targets;
   SPECD_OK_OR_RETURN(read_groups(from, out, targets));
   SPECD_TRY(const auto texts, read_module_names(from, from.block, "ignore", from.where));

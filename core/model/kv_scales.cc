@@ -1,6 +1,6 @@
 #include "core/model/kv_scales.h"
 
-#include <cmath>
+#include <optional>
 
 #include "core/base/quote.h"
 #include "core/model/number_at.h"
@@ -28,12 +28,14 @@ constexpr Name kNames[] = {
     {"prob_scale", false, false},
 };
 
+// Far beyond what keys need, so that no product of it overflows.
+constexpr float kLeast = 0x1p-64f, kMost = 0x1p64f;
+
 }  // namespace
 
 Result<KvScales> kv_scales(const Checkpoint& checkpoint, const std::string& prefix,
                            const std::function<void(const std::string&)>& on_tensor) {
-  KvScales scales;
-  bool has_k = false, has_v = false;
+  std::optional<float> k, v;
   for (const Name& each : kNames) {
     const std::string name = prefix + "self_attn." + each.name;
     const auto found = checkpoint.tensors().find(name);
@@ -45,22 +47,32 @@ Result<KvScales> kv_scales(const Checkpoint& checkpoint, const std::string& pref
       return Status(Code::kDataLoss, quote(checkpoint.path_of(name), 400) + ", tensor " +
                                          quote(name) + ": expected " + expected + ", found " + is);
     };
-    const bool is_number = kernel_dtype(view.type).ok();
-    if (!is_number || view.bytes != tensor_type_bytes(view.type)) {
-      return bad("one number, F32, F16 or BF16: a cache has one scale for the keys of a layer and "
-                 "one for its values",
-                 std::string(tensor_type_name(view.type)) + " of shape " + shape_text(view.shape));
+    if (!kernel_dtype(view.type).ok() || view.bytes != tensor_type_bytes(view.type)) {
+      return bad(
+          "one number, F32, F16 or BF16: a cache has one scale for the keys of a layer and "
+          "one for its values",
+          std::string(tensor_type_name(view.type)) + " of shape " + shape_text(view.shape));
     }
     const float value = float_at(view, 0);
-    if (!(value > 0) || !std::isfinite(value)) {
-      return bad("a number above 0", std::to_string(value));
+    if (!(value >= kLeast && value <= kMost)) {
+      return bad("a scale from 2^-64 to 2^64", float_text(value));
     }
-    if (each.is_k && !has_k) scales.k = value;
-    if (each.is_v && !has_v) scales.v = value;
-    has_k = has_k || each.is_k;
-    has_v = has_v || each.is_v;
+    for (std::optional<float>* scale : {each.is_k ? &k : nullptr, each.is_v ? &v : nullptr}) {
+      if (scale == nullptr) continue;
+      if (scale->has_value() && **scale != value) {
+        return bad(float_text(**scale) + ", as another tensor of the layer says",
+                   float_text(value));
+      }
+      *scale = value;
+    }
   }
-  return scales;
+  if (k.has_value() != v.has_value()) {
+    return Status(Code::kDataLoss, quote(prefix + "self_attn") +
+                                       ": expected a scale of the cache " +
+                                       "for keys and one for values, found one for " +
+                                       (k.has_value() ? "keys alone" : "values alone"));
+  }
+  return k.has_value() ? KvScales{.k = *k, .v = *v} : KvScales();
 }
 
 }  // namespace specd

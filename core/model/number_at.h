@@ -1,11 +1,13 @@
-// Numbers of a mapped tensor, which may be unaligned.
+// Numbers of a mapped tensor, which may be unaligned, and their text for errors.
 #pragma once
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "core/base/to_size.h"
 #include "core/model/safetensors.h"
@@ -29,6 +31,22 @@ inline float float_at(const TensorView& view, int64_t index) {
   if (exponent == 31) return sign * (mantissa == 0 ? INFINITY : NAN);
   return sign * std::ldexp(static_cast<float>(mantissa + (exponent == 0 ? 0 : 1024)),
                            std::max(exponent, 1) - 25);
+}
+
+// The shortest that is read back as the same float: "-2e-08".
+inline std::string float_text(float value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
+}
+
+// Where a number is in a tensor: "[3, 0]"; "" for a scalar.
+inline std::string place_in(const TensorView& view, int64_t index) {
+  std::string text;
+  for (size_t i = view.shape.size(); i-- > 0;) {
+    text = std::to_string(index % view.shape[i]) + (text.empty() ? "" : ", ") + text;
+    index /= view.shape[i];
+  }
+  return text.empty() ? "" : "[" + text + "]";
 }
 
 }  // namespace specd

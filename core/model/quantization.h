@@ -48,7 +48,8 @@ struct MatrixFormat {
   int32_t bits = 8;        // of a code
   int32_t group = 0;       // of kGroup and kBlock
   int32_t block_rows = 0;  // of kBlock
-  // Zero points are in the file. Else they are 2^(bits - 1), or 0 where codes are signed.
+  // Zero points are in the file. Else they are 2^(bits - 1), or 0 where codes are signed; the tensor is
+  // there in kGptq and kAwq, and checked in kGptq.
   bool has_zeros = false;
   int32_t zero_add = 0;  // to the zero points of the file: 1 for GPTQ's first format
   // kPacked: `weight_g_idx` is there. GPTQ has g_idx or not, whatever this says.

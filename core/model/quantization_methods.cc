@@ -74,8 +74,9 @@ Status fill_gptq(const Json& block, const std::string& where, MatrixFormat& form
   if (!at_or_null(block, "group_size").is_null())
     SPECD_OK_OR_RETURN(fill_group(block, "group_size", where, format));
   SPECD_TRY(format.act_order, json_bool_or(block, "desc_act", format.act_order, where));
-  // Zero points are in the file even where all are the middle.
-  return json_bool_or(block, "sym", true, where).status();
+  SPECD_TRY(const bool is_symmetric, json_bool_or(block, "sym", !format.has_zeros, where));
+  format.has_zeros = !is_symmetric;
+  return Status();
 }
 
 // An entry of GPTQModel's "dynamic".
@@ -252,8 +253,8 @@ Status read_awq(QuantizationSource& from, QuantizationRules& out) {
   SPECD_OK_OR_RETURN(
       fill_group(block, at_or_null(block, "q_group_size").is_null() ? "group_size" : "q_group_size",
                  where, format));
-  SPECD_TRY(const bool zeros, json_bool_or(block, "zero_point", true, where));
-  if (!zeros) return unsupported_value(where, "zero_point", block["zero_point"], "true");
+  // AutoRound says false where all are the middle, and writes them.
+  SPECD_OK_OR_RETURN(json_bool_or(block, "zero_point", true, where).status());
   for (const char* key : {"version", "format", "checkpoint_format"}) {
     SPECD_TRY(const std::string word, word_or(block, key, "gemm", where));
     if (word != "gemm") return unsupported_value(where, key, block[key], "gemm");
@@ -316,7 +317,9 @@ Status read_auto_round(QuantizationSource& from, QuantizationRules& out) {
   const Json& block = from.block;
   const std::string& where = from.where;
   const char* key = at_or_null(block, "packing_format").is_null() ? "backend" : "packing_format";
-  SPECD_TRY(const std::string packing, word_or(block, key, "auto_round", where));
+  SPECD_TRY(std::string packing, word_or(block, key, "auto_round", where));
+  // Older versions name the kernel, of the same layout.
+  if (packing == "auto_round:gptq:exllamav2") packing = "auto_round:auto_gptq";
   if (packing != "auto_round:auto_gptq" && packing != "auto_round:auto_awq") {
     return unsupported_value(where, key, at_or_null(block, key),
                              "auto_round:auto_gptq, auto_round:auto_awq");

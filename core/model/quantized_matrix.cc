@@ -1,9 +1,7 @@
 #include "core/model/quantized_matrix.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <optional>
 
 #include "core/base/quote.h"
@@ -34,12 +32,12 @@ constexpr int64_t awq_place(int64_t column) {
 
 }  // namespace
 
-Status QuantizedMatrix::bad_value(const std::string& tensor, int64_t row, int64_t column,
+Status QuantizedMatrix::bad_value(const std::string& name, int64_t index,
                                   const std::string& expected, const std::string& found) const {
-  return Status(Code::kDataLoss, quote(checkpoint_->path_of(tensor), 400) + ", tensor " +
-                                     quote(tensor) + ", [" + std::to_string(row) + ", " +
-                                     std::to_string(column) + "]: expected " + expected +
-                                     ", found " + found);
+  const std::string full = module_ + "." + name, place = place_in(checkpoint_->at(full), index);
+  return Status(Code::kDataLoss, quote(checkpoint_->path_of(full), 400) + ", tensor " +
+                                     quote(full) + (place.empty() ? "" : ", " + place) +
+                                     ": expected " + expected + ", found " + found);
 }
 
 Result<const TensorView*> QuantizedMatrix::need(const char* name, const std::vector<int64_t>& shape,
@@ -95,8 +93,7 @@ Status QuantizedMatrix::open_codes(const MatrixFormat& format) {
         const int64_t said = wide ? number_at<int64_t>(*shape, i) : number_at<int32_t>(*shape, i);
         const int64_t is = i == 0 ? n_out_ : n_in_;
         if (said != is)
-          return bad_value(module_ + ".weight_shape", 0, i, std::to_string(is),
-                           std::to_string(said));
+          return bad_value("weight_shape", i, std::to_string(is), std::to_string(said));
       }
       return Status();
     }
@@ -147,13 +144,7 @@ Status QuantizedMatrix::open_scales(const MatrixFormat& format) {
 Status QuantizedMatrix::open_zeros(const MatrixFormat& format) {
   const int64_t of_word = 32 / format.bits, groups = kind_.n_groups;
   switch (format.layout) {
-    case Layout::kInt8: {
-      if (!format.has_zeros) return Status();
-      const bool is_tensor = format.scales == Scales::kTensor;
-      SPECD_TRY(zeros_, is_tensor ? need("weight_zero_point", {1}, {TensorType::kI8})
-                                  : need("weight_zero_point", {n_out_, groups}, {TensorType::kI8}));
-      break;
-    }
+    case Layout::kInt8:
     case Layout::kFloat8:
       return Status();
     case Layout::kPacked: {
@@ -168,7 +159,7 @@ Status QuantizedMatrix::open_zeros(const MatrixFormat& format) {
       break;
     }
   }
-  kind_.has_zeros = true;
+  kind_.has_zeros = format.has_zeros;
   return Status();
 }
 
@@ -190,16 +181,17 @@ Status QuantizedMatrix::open_groups(const MatrixFormat& format) {
   const bool is_there = checkpoint_->tensors().contains(module_ + "." + name);
   if (is_gptq ? !is_there : !format.act_order) return Status();
   SPECD_TRY(const TensorView* order, need(name, {n_in_}, {TensorType::kI32}));
-  if (!is_gptq && number_at<int32_t>(*order, 0) == -1) return Status();  // written, but not used
+  for (int64_t k = 0; !is_gptq && k < n_in_; ++k) {
+    if (number_at<int32_t>(*order, k) == -1) return Status();  // written, but not used
+  }
   for (int64_t k = 0; k < n_in_; ++k) {
     const auto found = number_at<int32_t>(*order, k);
     if (found < 0 || found >= kind_.n_groups) {
-      return bad_value(module_ + "." + name, 0, k,
-                       "a group from 0 to " + std::to_string(kind_.n_groups - 1),
+      return bad_value(name, k, "a group from 0 to " + std::to_string(kind_.n_groups - 1),
                        std::to_string(found));
     }
     if (is_gptq && !format.act_order && found != kind_.group_of[to_size(k)]) {
-      return bad_value(module_ + "." + name, 0, k,
+      return bad_value(name, k,
                        std::to_string(kind_.group_of[to_size(k)]) + ", since desc_act is false",
                        std::to_string(found));
     }
@@ -240,17 +232,39 @@ Result<QuantizedMatrix> QuantizedMatrix::open(
               is_scalar ? m.need("input_scale", {}, types) : m.need("input_scale", {1}, types));
     const float value = float_at(*scale, 0);
     if (!(value > 0) || !std::isfinite(value)) {
-      return m.bad_value(module + ".input_scale", 0, 0, "a number above 0", std::to_string(value));
+      return m.bad_value("input_scale", 0, "a number above 0", float_text(value));
     }
     if (m.kind_.x_bits == 8) m.kind_.x_scale = value;
   }
   return m;
 }
 
+// The first format stores z - 1. GPTQModel subtracts and adds on whole words, so that what a zero point of 0
+// borrows comes back. With `sym` all are the middle; its newer versions store them as they are under the
+// name of the first format, and GPU kernels do not read them.
+Result<uint8_t> QuantizedMatrix::gptq_zero(int64_t row, int64_t group) const {
+  const int64_t of_word = 32 / format_.bits, at = group * (n_out_ / of_word) + row / of_word;
+  const auto word = number_at<uint32_t>(*zeros_, at);
+  const auto field = [&](uint32_t of) {
+    return static_cast<uint8_t>((of >> (row % of_word * format_.bits)) &
+                                ((1u << format_.bits) - 1));
+  };
+  const uint32_t ones = format_.bits == 4 ? 0x11111111u : 0x01010101u;
+  if (format_.has_zeros) return field(word + static_cast<uint32_t>(format_.zero_add) * ones);
+  const uint8_t middle = static_cast<uint8_t>(1 << (format_.bits - 1)), found = field(word);
+  if (found == middle || found + 1 == middle) return middle;
+  return bad_value("qzeros", at,
+                   "zero points of " + std::to_string(middle - 1) + " or " +
+                       std::to_string(middle) + ", since sym is true",
+                   std::to_string(found));
+}
+
 Status QuantizedMatrix::read(int32_t begin, int32_t n, uint8_t* codes, float* scale,
                              uint8_t* zero) const {
-  const int64_t k_words = ceil_div(n_in_, 32 / format_.bits),
-                out_words = n_out_ / (32 / format_.bits), groups = kind_.n_groups;
+  const int64_t of_word = 32 / format_.bits, k_words = ceil_div(n_in_, of_word),
+                out_words = n_out_ / of_word, groups = kind_.n_groups;
+  // AutoRound writes negative scales.
+  const bool may_be_negative = format_.layout != Layout::kInt8 && format_.layout != Layout::kFloat8;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t row = begin + i;
     uint8_t* const to = codes + i * n_in_;
@@ -263,19 +277,17 @@ Status QuantizedMatrix::read(int32_t begin, int32_t n, uint8_t* codes, float* sc
         for (int64_t k = 0; k < n_in_; ++k) {
           to[k] = number_at<uint8_t>(*codes_, row * n_in_ + k);
           if ((to[k] & 0x7f) == 0x7f)
-            return bad_value(module_ + ".weight", row, k, "a number", "a NaN");
+            return bad_value("weight", row * n_in_ + k, "a number", "a NaN");
         }
         break;
       case Layout::kPacked:
         for (int64_t k = 0; k < n_in_; ++k)
           to[k] = field_at(*codes_, row * k_words, k, format_.bits);
         break;
-      case Layout::kGptq: {
-        const int64_t of_word = 32 / format_.bits;
+      case Layout::kGptq:
         for (int64_t k = 0; k < n_in_; ++k)
           to[k] = field_at(*codes_, k / of_word * n_out_ + row, k % of_word, format_.bits);
         break;
-      }
       case Layout::kAwq:
         for (int64_t k = 0; k < n_in_; ++k)
           to[k] = field_at(*codes_, k * out_words, awq_place(row), format_.bits);
@@ -291,37 +303,32 @@ Status QuantizedMatrix::read(int32_t begin, int32_t n, uint8_t* codes, float* sc
         place = row / format_.block_rows * groups + g;
       }
       const float value = float_at(*scales_, place);
-      if (!(value > 0) || !std::isfinite(value)) {
-        return bad_value(module_ + "." + scale_name_, row, g, "a scale above 0",
-                         std::to_string(value));
+      // The kernels multiply scales of FP8 by 256.
+      const bool is_good = std::isfinite(value * (format_.layout == Layout::kFloat8 ? 256 : 1)) &&
+                           (value > 0 || (may_be_negative && value < 0));
+      if (!is_good) {
+        return bad_value(scale_name_, place,
+                         may_be_negative ? "a scale other than 0" : "a scale above 0",
+                         float_text(value));
       }
       scale[i * groups + g] = value;
-      if (!kind_.has_zeros) continue;
-      int32_t found = 0;
+      if (zeros_ == nullptr) continue;
       switch (format_.layout) {
         case Layout::kInt8:
-          found =
-              number_at<int8_t>(*zeros_, format_.scales == Scales::kTensor ? 0 : row * groups + g) + 128;
-          break;
-        case Layout::kPacked: {
-          const int64_t of_word = 32 / format_.bits;
-          found = field_at(*zeros_, row / of_word * groups + g, row % of_word, format_.bits);
-          break;
-        }
-        case Layout::kGptq:
-          found = field_at(*zeros_, g * out_words, row, format_.bits) + format_.zero_add;
-          break;
-        case Layout::kAwq:
-          found = field_at(*zeros_, g * out_words, awq_place(row), format_.bits);
-          break;
         case Layout::kFloat8:
           break;
+        case Layout::kPacked:
+          zero[i * groups + g] =
+              field_at(*zeros_, row / of_word * groups + g, row % of_word, format_.bits);
+          break;
+        case Layout::kGptq: {
+          SPECD_TRY(zero[i * groups + g], gptq_zero(row, g));
+          break;
+        }
+        case Layout::kAwq:
+          zero[i * groups + g] = field_at(*zeros_, g * out_words, awq_place(row), format_.bits);
+          break;
       }
-      if (found > 255) {
-        return bad_value(module_ + ".qzeros", g, row, "a zero point up to 254",
-                         std::to_string(found - format_.zero_add));
-      }
-      zero[i * groups + g] = static_cast<uint8_t>(found);
     }
   }
   return Status();

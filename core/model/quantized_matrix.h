@@ -31,7 +31,7 @@ class QuantizedMatrix {
   int32_t n_in() const { return n_in_; }
 
   // Rows [begin, begin + n): codes [n, n_in], scale and zero [n, n_groups], zero only if has_zeros.
-  // kDataLoss for a scale that is not above zero and finite, and for a NaN.
+  // kDataLoss for a scale that is zero, not finite or, where no maker writes such, negative, and for a NaN.
   Status read(int32_t begin, int32_t n, uint8_t* codes, float* scale, uint8_t* zero) const;
 
  private:
@@ -42,8 +42,10 @@ class QuantizedMatrix {
   Status open_codes(const MatrixFormat& format);
   Status open_zeros(const MatrixFormat& format);
   Status open_groups(const MatrixFormat& format);
-  Status bad_value(const std::string& tensor, int64_t row, int64_t column,
-                   const std::string& expected, const std::string& found) const;
+  Result<uint8_t> gptq_zero(int64_t row, int64_t group) const;
+  // `index`: of the number in the tensor `name` of the module.
+  Status bad_value(const std::string& name, int64_t index, const std::string& expected,
+                   const std::string& found) const;
 
   const Checkpoint* checkpoint_ = nullptr;
   std::function<void(const std::string&)> on_tensor_;

@@ -243,12 +243,11 @@ Key many(const char* name, std::vector<U>& members, Key (*item_of)(U&), const ch
 
 // ---- the table ---------------------------------------------------------------------------------
 
-const Choices<KvDType> kKvDTypes{
-    {"f32", KvDType::kF32},
-    {"f16", KvDType::kF16},
-    {"bf16", KvDType::kBF16},
-    {"f8e4m3", KvDType::kF8E4M3},
-    {"int8", KvDType::kInt8}};
+const Choices<KvDType> kKvDTypes{{"f32", KvDType::kF32},
+                                 {"f16", KvDType::kF16},
+                                 {"bf16", KvDType::kBF16},
+                                 {"f8e4m3", KvDType::kF8E4M3},
+                                 {"int8", KvDType::kInt8}};
 const Choices<LogLevel> kLogLevels{{"debug", LogLevel::kDebug},
                                    {"info", LogLevel::kInfo},
                                    {"warn", LogLevel::kWarn},
@@ -486,19 +485,19 @@ Key keys_of_engine(EngineOptions& o) {
 }
 
 Key keys_of_kv(ModelOptions& o) {
-  Key kv =
-      section("kv", "the cache of keys and values",
-              choice("dtype", o.kv_dtype, kKvDTypes,
-                     "of the numbers in the cache: `f8e4m3` has the scales of the checkpoint, or 1; "
-                     "`int8` has one for each token and head"),
-              bytes("bytes_max", o.kv_bytes_max, "memory of the cache")
-                  .absent("full contexts, at most 1 GiB"),
-              value("memory_share", Type::kShare, o.kv_memory_share,
-                    "instead of `bytes_max`: share of the device's memory"),
-              integer("pages", o.kv_pages, 1, EngineLimits::kKvPages,
-                      "instead of `bytes_max`: pages of 16 tokens"),
-              value("prefix_cache", Type::kBoolean, o.prefix_cache,
-                    "pages of finished prompts and texts serve the next prompt that begins alike"));
+  Key kv = section(
+      "kv", "the cache of keys and values",
+      choice("dtype", o.kv_dtype, kKvDTypes,
+             "of the numbers in the cache: `f8e4m3` has the scales of the checkpoint, or 1; "
+             "`int8` has one for each token and head"),
+      bytes("bytes_max", o.kv_bytes_max, "memory of the cache")
+          .absent("full contexts, at most 1 GiB"),
+      value("memory_share", Type::kShare, o.kv_memory_share,
+            "instead of `bytes_max`: share of the device's memory"),
+      integer("pages", o.kv_pages, 1, EngineLimits::kKvPages,
+              "instead of `bytes_max`: pages of 16 tokens"),
+      value("prefix_cache", Type::kBoolean, o.prefix_cache,
+            "pages of finished prompts and texts serve the next prompt that begins alike"));
   kv.exclusive = {"bytes_max", "memory_share", "pages"};
   return kv;
 }

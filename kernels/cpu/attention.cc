@@ -50,7 +50,8 @@ SPECD_INLINE float widen1(const void* data, size_t index) {
   if constexpr (kType == KvDType::kBF16) {
     return widen_bf16(static_cast<const uint16_t*>(data)[index]);
   }
-  if constexpr (kType == KvDType::kF8E4M3) return widen_f8(static_cast<const uint8_t*>(data)[index]);
+  if constexpr (kType == KvDType::kF8E4M3)
+    return widen_f8(static_cast<const uint8_t*>(data)[index]);
   if constexpr (kType == KvDType::kInt8) return static_cast<const int8_t*>(data)[index];
 }
 

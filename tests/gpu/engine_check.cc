@@ -172,9 +172,9 @@ void check_texts(const Options& options) {
       if (ours == plain[i].end()) continue;
       std::vector<int32_t> text = need(cpu->encode(prompts()[i]), "encode");
       text.insert(text.end(), plain[i].begin(), ours);
-      const float gap =
-          need(choice_gap(target, kernels::KvDType::kBF16, text, temperature, kSeed, *theirs, *ours),
-               "the CPU's choice");
+      const float gap = need(
+          choice_gap(target, kernels::KvDType::kBF16, text, temperature, kSeed, *theirs, *ours),
+          "the CPU's choice");
       std::printf("  prompt %zu at %.1f: token %td is %d, the CPU's %d; gap there %.3g\n", i,
                   static_cast<double>(temperature), ours - plain[i].begin(), *ours, *theirs,
                   static_cast<double>(gap));

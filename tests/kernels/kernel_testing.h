@@ -94,7 +94,6 @@ inline Narrowed narrowed(const std::vector<float>& values, DType type) {
   return result;
 }
 
-inline constexpr KvDType kWideKv[] = {KvDType::kF32, KvDType::kF16, KvDType::kBF16};
 inline constexpr KvDType kAllKv[] = {KvDType::kF32, KvDType::kF16, KvDType::kBF16, KvDType::kF8E4M3,
                                      KvDType::kInt8};
 

@@ -113,7 +113,7 @@ TEST_F(QuantizationTest, every_golden_says_how_its_matrices_are_quantized) {
     bool has_kv = false;
     bool tensors_decide = false;
   };
-  const std::string awq = "awq 4 group 32 zeros+0", gptq = "gptq 4 group 32 zeros+1";
+  const std::string awq = "awq 4 group 32 zeros+0", gptq = "gptq 4 group 32";
   const std::string block = "fp8 8 block 128x128 dynamic";
   const std::string ct = "compressed-tensors ", packed = "packed 4 group 32";
   std::map<std::string, std::string> fbgemm, overrides, mixed;
@@ -121,7 +121,7 @@ TEST_F(QuantizationTest, every_golden_says_how_its_matrices_are_quantized) {
     fbgemm["model.layers.0.self_attn." + std::string(matrix) + "_proj"] = "-";
   for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
     overrides[layer + "self_attn.o_proj"] = "-";
-    overrides[layer + "mlp.down_proj"] = "gptq 8 group 16 zeros+1";
+    overrides[layer + "mlp.down_proj"] = "gptq 8 group 16";
     for (const char* matrix : {"q", "k", "v"})
       mixed[layer + "self_attn." + matrix + "_proj"] = "fp8 8 channel dynamic";
     mixed[layer + "mlp.gate_proj"] = mixed[layer + "mlp.up_proj"] = packed;
@@ -156,9 +156,8 @@ TEST_F(QuantizationTest, every_golden_says_how_its_matrices_are_quantized) {
       {"fp8_dynamic_qwen3", {"fp8", "fp8 8 tensor dynamic", {}}},
       {"fp8_static_llama", {"fp8", "fp8 8 tensor static", {}, true}},
       {"gptq_actorder_llama", {"gptq", gptq + " order", {}}},
-      {"gptq_asymmetric_llama", {"gptq", gptq, {}}},
-      {"gptq_int8_qwen3",
-       {"gptq", "gptq 8 channel zeros+1", {{"lm_head", "gptq 8 channel zeros+1"}}}},
+      {"gptq_asymmetric_llama", {"gptq", gptq + " zeros+1", {}}},
+      {"gptq_int8_qwen3", {"gptq", "gptq 8 channel", {{"lm_head", "gptq 8 channel"}}}},
       {"gptq_llama", {"gptq", gptq, {}}},
       {"gptq_overrides_llama", {"gptq", gptq, overrides, false, true}},
       {"gptq_qwen3", {"gptq", gptq, {}}},
@@ -257,6 +256,19 @@ TEST_F(QuantizationTest, a_checkpoint_without_a_description_is_not_quantized) {
   EXPECT_EQ(none.of("lm_head"), nullptr);
   EXPECT_FALSE(none.kv().is_float8);
   EXPECT_FALSE(none.tensors_decide());
+}
+
+TEST_F(QuantizationTest, a_description_of_the_cache_alone_quantizes_no_matrix) {
+  const Quantization made =
+      read({{"quant_method", "compressed-tensors"},
+            {"format", "dense"},
+            {"config_groups", Json::object()},
+            {"kv_cache_scheme",
+             {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}, {"symmetric", true}}}})
+          .value();
+  EXPECT_TRUE(made.kv().is_float8);
+  EXPECT_FALSE(made.is_empty());
+  EXPECT_EQ(made.of("model.layers.0.mlp.up_proj"), nullptr);
 }
 
 TEST_F(QuantizationTest, the_description_is_found_where_tools_put_it) {
@@ -407,9 +419,9 @@ TEST_F(QuantizationTest, overrides_of_gptq_match_from_the_start) {
   const Quantization made = read(block).value();
   EXPECT_TRUE(made.tensors_decide());
   EXPECT_EQ(made.of("lm_head"), nullptr);
-  EXPECT_EQ(words(made.of("model.layers.0.mlp.up_proj")), "gptq 8 group 32 zeros+1 order");
-  EXPECT_EQ(words(made.of("model.layers.1.self_attn.o_proj")), "gptq 4 channel zeros+1");
-  EXPECT_EQ(words(made.of("model.layers.1.mlp.up_proj")), "gptq 4 group 32 zeros+1");
+  EXPECT_EQ(words(made.of("model.layers.0.mlp.up_proj")), "gptq 8 group 32 order");
+  EXPECT_EQ(words(made.of("model.layers.1.self_attn.o_proj")), "gptq 4 channel");
+  EXPECT_EQ(words(made.of("model.layers.1.mlp.up_proj")), "gptq 4 group 32");
   block["dynamic"]["-:.*up_proj"] = nullptr;
   const Status both = read(block).status();
   EXPECT_EQ(both.code(), Code::kUnsupported);
@@ -432,8 +444,9 @@ TEST_F(QuantizationTest, autoround_is_read_where_another_tool_could_have_packed_
              {"sym", true},
              {"data_type", "int"},
              {"block_name_to_quantize", "model.layers"}};
-  EXPECT_EQ(words(read(block).value().of("model.layers.0.mlp.up_proj")),
-            "gptq 4 group 128 zeros+1");
+  EXPECT_EQ(words(read(block).value().of("model.layers.0.mlp.up_proj")), "gptq 4 group 128");
+  EXPECT_EQ(read(block).value().name(), "auto-round gptq");
+  block["packing_format"] = "auto_round:gptq:exllamav2";
   EXPECT_EQ(read(block).value().name(), "auto-round gptq");
   block["quant_method"] = "intel/auto-round";
   block["packing_format"] = "auto_round:auto_awq";
@@ -613,7 +626,6 @@ TEST_F(QuantizationTest, what_is_not_read_is_refused_by_name) {
       {with(awq, "version", "marlin"), "key 'version': found '\"marlin\"'"},
       {with(awq, "format", "llm-awq"), "key 'format': found '\"llm-awq\"'"},
       {with(awq, "backend", "llm-awq"), "key 'backend': found '\"llm-awq\"'"},
-      {with(awq, "zero_point", false), "key 'zero_point': found 'false', supported: true"},
       // GPTQ
       {with(gptq, "bits", 2), "key 'bits': found '2', supported: 4, 8"},
       {with(gptq, "bits", 3), "key 'bits': found '3', supported: 4, 8"},

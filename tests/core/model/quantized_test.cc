@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 
 #include "core/base/json.h"
 #include "core/base/to_size.h"
@@ -131,7 +133,57 @@ TEST(QuantizedCache, in_fp8_with_the_checkpoints_scales_is_as_recorded) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Quantized, testing::ValuesIn(models()),
                          [](const auto& model) { return model.param; });
 
-// A checkpoint with one value of a tensor replaced.
+// A copy of a checkpoint, some bytes of which are changed.
+class ChangedCopy {
+ public:
+  explicit ChangedCopy(const std::string& model) {
+    folder_ = (std::filesystem::temp_directory_path() / "specd-quantized-XXXXXX").string();
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    std::filesystem::copy(kFolder + model, folder_, std::filesystem::copy_options::recursive);
+  }
+  ~ChangedCopy() { std::filesystem::remove_all(folder_); }
+  ChangedCopy(const ChangedCopy&) = delete;
+  ChangedCopy& operator=(const ChangedCopy&) = delete;
+
+  const std::string& folder() const { return folder_; }
+  // Calls `change` with each byte of the tensors whose names end so.
+  template <typename Change>
+  void each_byte(const std::string& end, Change&& change) {
+    std::map<int64_t, std::string> all;
+    {
+      const SafetensorsFile file = SafetensorsFile::open(path()).value();
+      for (const auto& [name, view] : file.tensors()) {
+        if (!name.ends_with(end)) continue;
+        std::string bytes(static_cast<const char*>(view.data), view.bytes);
+        for (size_t i = 0; i < bytes.size(); ++i) change(name, i, bytes[i]);
+        all.emplace(static_cast<int64_t>(view.file_offset), std::move(bytes));
+      }
+    }
+    EXPECT_FALSE(all.empty()) << end;
+    std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (const auto& [offset, bytes] : all) {
+      file.seekp(offset);
+      file.write(bytes.data(), std::ssize(bytes));
+    }
+  }
+  void replace(const std::string& tensor, int64_t at, const std::string& bytes) {
+    each_byte(tensor, [&](const std::string&, size_t i, char& byte) {
+      const auto from = static_cast<int64_t>(i) - at;
+      if (from >= 0 && from < std::ssize(bytes)) byte = bytes[to_size(from)];
+    });
+  }
+  // Of the golden's prompt.
+  std::vector<float> logits(const std::string& model) const {
+    ForwardRig rig(folder_, "", 1, false);
+    rig.add_span(goldens().at(model).at("prompt").get<std::vector<int32_t>>(), 0);
+    return rig.run().back();
+  }
+
+ private:
+  std::string path() const { return folder_ + "/model.safetensors"; }
+  std::string folder_;
+};
+
 struct Damage {
   std::string model, tensor;
   int64_t at;                      // bytes from the tensor's first
@@ -146,20 +198,20 @@ TEST(QuantizedValues, that_cannot_be_are_refused_with_tensor_place_expected_and_
                     bf16_minus_one("\x80\xbf", 2), bf16_nan("\xc0\x7f", 2);
   const std::string scale = "'" + q + "weight_scale', [5, 0]: expected a scale above 0, found ";
   const Damage all[] = {
-      {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_zero, {scale + "0.0"}},
-      {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_minus_one, {scale + "-1.0"}},
+      {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_zero, {scale + "0"}},
+      {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_minus_one, {scale + "-1"}},
       {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_nan, {scale + "nan"}},
       {"ct_int8_static_qwen3", q + "input_scale", 0, bf16_zero, {"input_scale'", "above 0"}},
       {"ct_fp8_static_llama",
        "model.layers.1.self_attn.k_scale",
        0,
        bf16_minus_one,
-       {"k_scale': expected a number above 0, found -1"}},
+       {"k_scale': expected a scale from 2^-64 to 2^64, found -1"}},
       {"modelopt_fp8_llama",
        "model.layers.0.self_attn.v_proj.v_scale",
        0,
        bytes_of(NAN),
-       {"v_scale': expected a number above 0, found nan"}},
+       {"v_scale': expected a scale from 2^-64 to 2^64, found nan"}},
       {"fp8_block_llama",
        q + "weight",
        64 + 3,
@@ -175,50 +227,123 @@ TEST(QuantizedValues, that_cannot_be_are_refused_with_tensor_place_expected_and_
        0,
        bytes_of(INFINITY),
        {"weight_scale_inv'", "found inf"}},
+      {"fp8_block_llama",
+       q + "weight_scale_inv",
+       0,
+       bytes_of(2e36f),
+       {"weight_scale_inv', [0, 0]: expected a scale above 0, found 2e+36"}},
+      {"gptq_llama",
+       q + "scales",
+       2 * (64 + 5),
+       std::string("\x00\x7e", 2),  // [1, 5], a NaN in F16
+       {"scales', [1, 5]: expected a scale other than 0, found nan"}},
+      {"gptq_llama",
+       q + "qzeros",
+       4,
+       "\x73",
+       {"qzeros', [0, 1]: expected zero points of 7 or 8, since sym is true, found 3"}},
       {"ct_int4_llama",
        q + "weight_shape",
        0,
        "\x3f",
-       {"weight_shape', [0, 0]: expected 64, found 63"}},
+       {"weight_shape', [0]: expected 64, found 63"}},
       {"ct_int4_actorder_llama",
        q + "weight_g_idx",
        4,
        std::string("\x02\0\0\0", 4),
-       {"weight_g_idx', [0, 1]: expected a group from 0 to 1, found 2"}},
+       {"weight_g_idx', [1]: expected a group from 0 to 1, found 2"}},
       {"gptq_llama",
        q + "g_idx",
        0,
        std::string("\xfe\xff\xff\xff", 4),
-       {"g_idx', [0, 0]", "found -2"}},
+       {"g_idx', [0]", "found -2"}},
       {"gptq_llama",
        q + "g_idx",
        0,
        std::string("\x01\0\0\0", 4),
-       {"g_idx', [0, 0]: expected 0, since desc_act is false, found 1"}},
+       {"g_idx', [0]: expected 0, since desc_act is false, found 1"}},
   };
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / "specd-quantized-XXXXXX").string();
   for (const Damage& each : all) {
-    std::string copy = folder;
-    ASSERT_NE(mkdtemp(copy.data()), nullptr);
-    std::filesystem::copy(kFolder + each.model, copy, std::filesystem::copy_options::recursive);
-    const std::string path = copy + "/model.safetensors";
-    const int64_t offset =
-        static_cast<int64_t>(SafetensorsFile::open(path).value().find(each.tensor)->file_offset);
-    {
-      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-      file.seekp(offset + each.at);
-      file.write(each.bytes.data(), std::ssize(each.bytes));
-    }
+    ChangedCopy copy(each.model);
+    copy.replace(each.tensor, each.at, each.bytes);
     const auto device = CpuDevice::create("", 1).value();
-    const Status status =
-        Transformer::load(*device, copy, load_model_config(copy).value(), 8, 8, {}).status();
+    const auto config = load_model_config(copy.folder()).value();
+    const Status status = Transformer::load(*device, copy.folder(), config, 8, 8, {}).status();
     EXPECT_EQ(status.code(), Code::kDataLoss) << each.model << ", " << each.tensor;
     for (const std::string& part : each.parts) {
       EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
     }
-    std::filesystem::remove_all(copy);
   }
+}
+
+// Newer versions of GPTQModel store zero points as they are under the name of the first format.
+TEST(QuantizedValues, symmetric_zero_points_of_gptq_are_the_middle_however_they_are_stored) {
+  ChangedCopy copy("gptq_llama");
+  const std::vector<float> before = copy.logits("gptq_llama");
+  copy.each_byte(".qzeros", [](const std::string&, size_t, char& byte) {
+    EXPECT_EQ(byte, '\x77');
+    byte = '\x88';
+  });
+  EXPECT_TRUE(same_bits(copy.logits("gptq_llama"), before));
+}
+
+// Zero points 0, 5 and 8, from which GPTQModel subtracts one on the whole word.
+TEST(QuantizedValues, a_zero_point_of_gptq_that_is_0_borrows_from_its_neighbors) {
+  const std::string module = "model.layers.0.self_attn.q_proj";
+  ChangedCopy copy("gptq_asymmetric_llama");
+  copy.replace(module + ".qzeros", 0, "\x3f\x77\x77\x77");
+  const ModelConfig config = load_model_config(copy.folder()).value();
+  const Checkpoint checkpoint = Checkpoint::open(copy.folder()).value();
+  const auto matrix = QuantizedMatrix::open(
+      checkpoint, module, 64, 64, *config.quantization.of(module), [](const std::string&) {});
+  ASSERT_TRUE(matrix.ok()) << matrix.status().message();
+  std::vector<uint8_t> codes(8 * 64), zeros(8 * 2);
+  std::vector<float> scales(8 * 2);
+  ASSERT_TRUE(matrix.value().read(0, 8, codes.data(), scales.data(), zeros.data()).ok());
+  std::vector<int> first;
+  for (size_t row = 0; row < 8; ++row) first.push_back(zeros[row * 2]);
+  EXPECT_EQ(first, (std::vector<int>{0, 5, 8, 8, 8, 8, 8, 8}));
+}
+
+// AutoRound writes such. Queries and keys that both change their sign give the same scores.
+TEST(QuantizedValues, scales_of_groups_may_be_negative) {
+  for (const auto& [model, name] : {std::pair<std::string, std::string>{"gptq_llama", ".scales"},
+                                    {"awq_llama", ".scales"},
+                                    {"ct_int4_llama", ".weight_scale"}}) {
+    ChangedCopy copy(model);
+    const std::vector<float> before = copy.logits(model);
+    for (const char* module : {"q_proj", "k_proj"}) {
+      copy.each_byte(module + name, [](const std::string&, size_t i, char& byte) {
+        if (i % 2 == 1) byte = static_cast<char>(byte ^ 0x80);  // F16 and BF16
+      });
+    }
+    EXPECT_TRUE(same_bits(copy.logits(model), before)) << model;
+  }
+}
+
+TEST(QuantizedValues, a_scale_of_the_cache_for_keys_alone_is_refused) {
+  ChangedCopy copy("modelopt_fp8_llama");
+  // Another name of the same length.
+  std::string file;
+  {
+    std::ifstream in(copy.folder() + "/model.safetensors", std::ios::binary);
+    file.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const std::string from = "layers.0.self_attn.v_proj.v_scale", to = "layers.0.self_attn.q_scale";
+  const size_t at = file.find(from);
+  ASSERT_NE(at, std::string::npos);
+  file.replace(at, from.size(), to + std::string(from.size() - to.size(), ' '));
+  const size_t quote = file.find('"', at);
+  std::swap(file[quote], file[at + to.size()]);
+  std::ofstream(copy.folder() + "/model.safetensors", std::ios::binary) << file;
+  const auto device = CpuDevice::create("", 1).value();
+  const Status status =
+      Transformer::load(*device, copy.folder(), load_model_config(copy.folder()).value(), 8, 8, {})
+          .status();
+  EXPECT_NE(status.message().find("'model.layers.0.self_attn': expected a scale of the cache for "
+                                  "keys and one for values, found one for keys alone"),
+            std::string::npos)
+      << status.message();
 }
 
 TEST(QuantizedPlan, holds_what_was_planned_from_the_headers) {

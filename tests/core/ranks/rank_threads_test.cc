@@ -40,16 +40,16 @@ struct RankRig {
     const auto open = [=](int32_t rank) { return device_of_rank(is_cuda, rank); };
     device = open(0).value();
     if (n_ranks * n_stages > 1) {
-      ranks =
-          std::make_unique<RankThreads>(RankThreads::Options{.n_ranks = n_ranks,
-                                                             .n_stages = n_stages,
-                                                             .open_device = open,
-                                                             .timeout = std::chrono::minutes(10)},
-                                        std::vector<SharedModel>{{.path = path,
-                                                                  .config = config,
-                                                                  .kv_dtype = kernels::KvDType::kF32,
-                                                                  .rows_max = 64,
-                                                                  .logits_rows_max = 64}});
+      ranks = std::make_unique<RankThreads>(
+          RankThreads::Options{.n_ranks = n_ranks,
+                               .n_stages = n_stages,
+                               .open_device = open,
+                               .timeout = std::chrono::minutes(10)},
+          std::vector<SharedModel>{{.path = path,
+                                    .config = config,
+                                    .kv_dtype = kernels::KvDType::kF32,
+                                    .rows_max = 64,
+                                    .logits_rows_max = 64}});
       SPECD_CHECK(ranks->open(*device).ok(), "open");
       ranks->lead().load(0);
     }

@@ -38,7 +38,8 @@ class KvRig {
   static constexpr int32_t kPages = 24;
 
   // `split`: what this rank has of the target.
-  explicit KvRig(bool on_device, kernels::KvDType kv_dtype = kernels::KvDType::kF32, Split split = {})
+  explicit KvRig(bool on_device, kernels::KvDType kv_dtype = kernels::KvDType::kF32,
+                 Split split = {})
       : on_device_(on_device) {
     cpu_ = CpuDevice::create("", 2).value();
     if (on_device) {

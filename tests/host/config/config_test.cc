@@ -284,6 +284,21 @@ TEST_F(ConfigTest, ranks_and_stages_are_not_mixed_up) {
   EXPECT_EQ(config.value().engine.pipeline_parallel_size, 3);
 }
 
+TEST_F(ConfigTest, every_kind_of_number_of_a_cache_has_its_word) {
+  const std::pair<const char*, KvDType> all[] = {{"f32", KvDType::kF32},
+                                                 {"f16", KvDType::kF16},
+                                                 {"bf16", KvDType::kBF16},
+                                                 {"f8e4m3", KvDType::kF8E4M3},
+                                                 {"int8", KvDType::kInt8}};
+  for (const auto& [word, dtype] : all) {
+    const auto config = parse(
+        "listen: unix:run/s.sock\nmodel: {name: m, path: model, kv: {dtype: " + std::string(word) +
+        "}}\n");
+    ASSERT_TRUE(config.ok()) << config.status().text();
+    EXPECT_EQ(config.value().engine.model.kv_dtype, dtype) << word;
+  }
+}
+
 TEST_F(ConfigTest, the_size_of_the_cache_is_said_in_one_way) {
   const auto kv = [&](const std::string& keys) {
     return "listen: unix:run/s.sock\nmodel:\n  name: m\n  path: model\n  kv: {" + keys + "}\n";

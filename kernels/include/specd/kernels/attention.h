@@ -81,7 +81,8 @@ struct RopeAppendArgs {
 //   l = fma(l, c, tree sum of 16 p)
 //   acc[d] = acc[d] * c, then fma(p_j, v_j[d], acc[d]) for j in increasing order; of kInt8 with
 //            (p_j * v_row_scale[j]) for p_j
-// out = acc / l, of kF8E4M3 times v_scale. The location of a row's K and V (page order, span or tail) never changes a bit.
+// out = acc / l, of kF8E4M3 times v_scale. The location of a row's K and V (page order, span or
+// tail) never changes a bit.
 struct AttentionArgs {
   const float* qkv = nullptr;  // as in RopeAppendArgs, q already rotated
   float* out = nullptr;        // [n_rows, n_heads * head_dim]
