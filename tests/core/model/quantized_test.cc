@@ -305,17 +305,22 @@ TEST(QuantizedValues, a_zero_point_of_gptq_that_is_0_borrows_from_its_neighbors)
   EXPECT_EQ(first, (std::vector<int>{0, 5, 8, 8, 8, 8, 8, 8}));
 }
 
-// AutoRound writes such. Queries and keys that both change their sign give the same scores.
+// AutoRound writes such. Queries and keys that both change their sign, with their biases, give the same
+// scores.
 TEST(QuantizedValues, scales_of_groups_may_be_negative) {
-  for (const auto& [model, name] : {std::pair<std::string, std::string>{"gptq_llama", ".scales"},
-                                    {"awq_llama", ".scales"},
-                                    {"ct_int4_llama", ".weight_scale"}}) {
+  const std::pair<std::string, std::vector<std::string>> models[] = {
+      {"gptq_llama", {".scales", ".bias"}},
+      {"awq_llama", {".scales", ".bias"}},
+      {"ct_int4_llama", {".weight_scale"}}};
+  for (const auto& [model, names] : models) {
     ChangedCopy copy(model);
     const std::vector<float> before = copy.logits(model);
     for (const char* module : {"q_proj", "k_proj"}) {
-      copy.each_byte(module + name, [](const std::string&, size_t i, char& byte) {
-        if (i % 2 == 1) byte = static_cast<char>(byte ^ 0x80);  // F16 and BF16
-      });
+      for (const std::string& name : names) {
+        copy.each_byte(module + name, [](const std::string&, size_t i, char& byte) {
+          if (i % 2 == 1) byte = static_cast<char>(byte ^ 0x80);  // F16 and BF16
+        });
+      }
     }
     EXPECT_TRUE(same_bits(copy.logits(model), before)) << model;
   }
