@@ -27,6 +27,7 @@ inline __half __float2half_rn(float x) {
   const auto sign = static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16 & 0x8000);
   const float size = std::fabs(x);
   if (size >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7c00)};
+  if (size == 0) return {sign};  // frexp() has no exponent for it
   int exponent = 0;
   (void)std::frexp(size, &exponent);                           // size = m 2^exponent, 0.5 <= m < 1
   const int unit = exponent - 11 > -24 ? exponent - 11 : -24;  // of the last bit
