@@ -1,4 +1,4 @@
-// Numbers of a mapped tensor, which may be unaligned, and their text for errors.
+// Numbers of a weights file, which may be unaligned, and their text for errors.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +21,27 @@ T number_at(const TensorView& view, int64_t index) {
   return value;
 }
 
-// Of an F32, BF16 or F16 tensor.
-inline float float_at(const TensorView& view, int64_t index) {
-  if (view.type == TensorType::kF32) return number_at<float>(view, index);
-  const auto half = number_at<uint16_t>(view, index);
-  if (view.type == TensorType::kBF16) return std::bit_cast<float>(uint32_t{half} << 16);
+// `at` may be unaligned. REQUIRES kF32, kBF16 or kF16.
+inline float float_value(TensorType type, const void* at) {
+  if (type == TensorType::kF32) {
+    float value;
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  }
+  uint16_t half;
+  std::memcpy(&half, at, sizeof(half));
+  if (type == TensorType::kBF16) return std::bit_cast<float>(uint32_t{half} << 16);
   const int exponent = (half >> 10) & 31, mantissa = half & 1023;
   const float sign = (half & 0x8000) != 0 ? -1.0f : 1.0f;
   if (exponent == 31) return sign * (mantissa == 0 ? INFINITY : NAN);
   return sign * std::ldexp(static_cast<float>(mantissa + (exponent == 0 ? 0 : 1024)),
                            std::max(exponent, 1) - 25);
+}
+
+// Of such a tensor.
+inline float float_at(const TensorView& view, int64_t index) {
+  const uint64_t offset = to_size(index) * tensor_type_bytes(view.type);
+  return float_value(view.type, static_cast<const char*>(view.data) + offset);
 }
 
 // The shortest that is read back as the same float: "-2e-08".

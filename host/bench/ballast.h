@@ -6,11 +6,13 @@
 //             write_ballast({.model = "configs/zoo/pico-target", .out = "build/heavy",
 //                            .bytes = 2'000'000'000}));
 //
-// Why the bits stay the same: the added columns of down_proj are zero, and fma(a, 0, acc) is acc.
-// Strict arithmetic adds down_proj in kRowParallelSegments segments of k, so the columns of segment
-// s go to the start of the widened segment s (with the rows of gate_proj and up_proj that feed
-// them). At the end they would fall into other segments and be rounded differently. An added layer
-// adds o_proj = 0 and down_proj = 0 to the residual stream.
+// Why the bits stay the same: the added columns of down_proj are zero, and fma(a, 0, acc) is acc. They
+// stand where no sum of the source is cut otherwise (ballast_channels.h). An added layer adds
+// o_proj = 0 and down_proj = 0 to the residual stream.
+//
+// With WeightFormat other than kOwn the linear layers are quantized while they are written, and the logits
+// are those of the model quantized so by sdk/zoo/recipe/quantize.py. What is added to an activation that a
+// forward rounds is zero, so it changes no scale of others.
 #pragma once
 
 #include <atomic>
@@ -20,14 +22,16 @@
 
 #include "core/base/status.h"
 #include "core/model/model_config.h"
+#include "host/bench/weight_format.h"
 
 namespace specd::host {
 
 struct BallastOptions {
   std::string model;    // a Hugging Face folder, plain Llama
   std::string out;      // must not exist; appears whole or not at all
-  uint64_t bytes = 0;   // of the new model.safetensors, met within 1 %
+  uint64_t bytes = 0;   // of the new model.safetensors, met within 1 % or half a step of the width
   int32_t context = 0;  // 0 = as the model; else the new max_position_embeddings, not below its own
+  WeightFormat weights = WeightFormat::kOwn;  // of the linear layers
   std::function<void(double)> progress = {};  // a fraction in [0, 1]; may be empty
   const std::atomic<bool>* stop = nullptr;    // true ends the writing with kCancelled
 };
@@ -45,11 +49,11 @@ struct BallastReport {
 
 // The shape of about `data_bytes`: the FFN of every layer grows to at most 16 times the hidden
 // size, the rest becomes layers; then the width is fitted, as a multiple of 512 when that meets the
-// size within 0.8 %, else of 256, 128 and so on down to 8. `element_bytes`: of one weight;
+// size within 0.8 %, else of 256, 128 and so on down to 8, or to a group of kInt4.
 // `source_data_bytes`: of all tensors of the source. kInvalidArgument names the smallest or the
 // largest possible size.
 Result<BallastShape> ballast_shape(const ModelConfig& config, uint64_t source_data_bytes,
-                                   uint64_t element_bytes, uint64_t data_bytes);
+                                   const WeightRounding& rounding, uint64_t data_bytes);
 
 // Streams, so memory in use stays at a few MiB plus the mapped source. The size is checked against
 // the free space first; files grow in a folder beside `out` that is renamed at the end. The result

@@ -15,11 +15,13 @@ namespace po = boost::program_options;
 int ballast_command(const std::vector<std::string>& arguments) {
   po::options_description options(
       "specd-bench ballast --bytes SIZE MODEL OUT: a checkpoint that reads SIZE of weights a "
-      "forward\nand writes the tokens of MODEL, to the bit");
+      "forward\nand writes the tokens of MODEL, to the bit; with --weights those of MODEL quantized so");
   auto add = options.add_options();
   add("help,h", "this text");
   add("bytes", po::value<std::string>(), "size of the new model.safetensors: 2GB, 512MiB");
   add("context", po::value<int32_t>(), "new max_position_embeddings, for long prompts");
+  add("weights", po::value<std::string>(),
+      "quantize the linear layers: int8 (W8A8), int4 (W4A16) or fp8; default: as in MODEL");
   add("model", po::value<std::string>(), "a Hugging Face folder with a plain Llama");
   add("out", po::value<std::string>(), "the new folder; must not exist");
   po::positional_options_description positional;
@@ -41,11 +43,17 @@ int ballast_command(const std::vector<std::string>& arguments) {
                         .out = values["out"].as<std::string>(),
                         .bytes = bytes.value(),
                         .context = 0,
+                        .weights = WeightFormat::kOwn,
                         .progress = {},
                         .stop = &bench_stop};
   if (values.count("context") != 0) {
     wanted.context = values["context"].as<int32_t>();
     if (wanted.context < 1) return bench_usage("ballast", "--context: expected at least 1");
+  }
+  if (values.count("weights") != 0) {
+    const auto format = parse_weight_format("--weights", values["weights"].as<std::string>());
+    if (!format.ok()) return bench_usage("ballast", format.status().message());
+    wanted.weights = format.value();
   }
   const bool is_terminal = isatty(STDERR_FILENO) == 1;
   if (is_terminal)

@@ -13,6 +13,7 @@
 #include "core/model/safetensors.h"
 #include "tests/core/engine_rig.h"
 #include "tests/core/model/forward_rig.h"
+#include "tests/host/base/run_command.h"
 
 namespace specd::host {
 namespace {
@@ -20,14 +21,17 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kTarget = std::string(SPECD_TEST_ZOO) + "/pico-target";
+constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4,
+                                     WeightFormat::kFloat8};
 const std::string kDraft = std::string(SPECD_TEST_ZOO) + "/pico-draft";
 
 class Ballast : public EngineTest {
  protected:
-  std::string make(const std::string& model, uint64_t bytes, int32_t context = 0) {
+  std::string make(const std::string& model, uint64_t bytes, int32_t context = 0,
+                   WeightFormat weights = WeightFormat::kOwn) {
     const std::string out = folder_ + "/ballast-" + std::to_string(++made_);
-    const auto report =
-        write_ballast({.model = model, .out = out, .bytes = bytes, .context = context});
+    const auto report = write_ballast(
+        {.model = model, .out = out, .bytes = bytes, .context = context, .weights = weights});
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     if (report.ok()) report_ = report.value();
     return out;
@@ -39,17 +43,32 @@ class Ballast : public EngineTest {
     EXPECT_EQ(entries_of(folder_.c_str()), before) << "something was left behind";
     return report.status();
   }
-  // Random weights in a shape whose sizes divide badly; `type` as a safetensors name.
-  std::string odd_model(const std::string& type, int32_t width) {
-    constexpr int32_t kHidden = 48, kLayers = 2, kVocab = 4096;
-    const std::string folder = folder_ + "/odd-" + type + "-" + std::to_string(width);
+  // What sdk/zoo/recipe/quantize.py makes of a model, in groups of `group` in 4 bits.
+  std::string quantized(const std::string& model, WeightFormat format, int32_t group = 64) {
+    const std::string out = folder_ + "/quantized-" + std::to_string(++made_);
+    const std::string options = format == WeightFormat::kInt8 ? "w8a8"
+                                : format == WeightFormat::kFloat8
+                                    ? "fp8"
+                                    : "w4a16 --group " + std::to_string(group);
+    const auto [code, output] =
+        run_command(std::string(SPECD_SYSTEM_PYTHON " " SPECD_QUANTIZE " ") + model + " " + out +
+                    " --format " + options);
+    EXPECT_EQ(code, 0) << output;
+    return out;
+  }
+  // Random weights in a shape whose sizes divide badly; `type` as a safetensors name. `hidden`: a multiple
+  // of 16.
+  std::string odd_model(const std::string& type, int32_t width, int32_t hidden = 48) {
+    constexpr int32_t kLayers = 2, kVocab = 4096;
+    const std::string folder =
+        folder_ + "/odd-" + type + "-" + std::to_string(width) + "-" + std::to_string(hidden);
     fs::create_directories(folder);
     const Json config{{"architectures", {"LlamaForCausalLM"}},
                       {"model_type", "llama"},
-                      {"hidden_size", kHidden},
+                      {"hidden_size", hidden},
                       {"intermediate_size", width},
                       {"num_hidden_layers", kLayers},
-                      {"num_attention_heads", 3},
+                      {"num_attention_heads", hidden / 16},
                       {"num_key_value_heads", 1},
                       {"head_dim", 16},
                       {"vocab_size", kVocab},
@@ -59,18 +78,18 @@ class Ballast : public EngineTest {
     std::ofstream(folder + "/config.json") << config.dump();
     fs::copy_file(kDraft + "/tokenizer.json", folder + "/tokenizer.json");
     std::vector<std::pair<std::string, std::vector<int64_t>>> tensors = {
-        {"model.embed_tokens.weight", {kVocab, kHidden}}, {"model.norm.weight", {kHidden}}};
+        {"model.embed_tokens.weight", {kVocab, hidden}}, {"model.norm.weight", {hidden}}};
     for (int32_t i = 0; i < kLayers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".";
-      tensors.push_back({layer + "input_layernorm.weight", {kHidden}});
-      tensors.push_back({layer + "post_attention_layernorm.weight", {kHidden}});
-      tensors.push_back({layer + "self_attn.q_proj.weight", {48, kHidden}});
-      tensors.push_back({layer + "self_attn.k_proj.weight", {16, kHidden}});
-      tensors.push_back({layer + "self_attn.v_proj.weight", {16, kHidden}});
-      tensors.push_back({layer + "self_attn.o_proj.weight", {kHidden, 48}});
-      tensors.push_back({layer + "mlp.gate_proj.weight", {width, kHidden}});
-      tensors.push_back({layer + "mlp.up_proj.weight", {width, kHidden}});
-      tensors.push_back({layer + "mlp.down_proj.weight", {kHidden, width}});
+      tensors.push_back({layer + "input_layernorm.weight", {hidden}});
+      tensors.push_back({layer + "post_attention_layernorm.weight", {hidden}});
+      tensors.push_back({layer + "self_attn.q_proj.weight", {hidden, hidden}});
+      tensors.push_back({layer + "self_attn.k_proj.weight", {16, hidden}});
+      tensors.push_back({layer + "self_attn.v_proj.weight", {16, hidden}});
+      tensors.push_back({layer + "self_attn.o_proj.weight", {hidden, hidden}});
+      tensors.push_back({layer + "mlp.gate_proj.weight", {width, hidden}});
+      tensors.push_back({layer + "mlp.up_proj.weight", {width, hidden}});
+      tensors.push_back({layer + "mlp.down_proj.weight", {hidden, width}});
     }
     std::mt19937 random(11);
     std::normal_distribution<float> normal(0, 0.3f);
@@ -222,7 +241,7 @@ TEST_F(Ballast, shapes_of_any_size_are_met_within_a_percent) {
   const ModelConfig config = load_model_config(kTarget).value();
   constexpr uint64_t kSource = 28'300'000;
   for (uint64_t bytes = 32'000'000; bytes < 8'000'000'000; bytes += bytes / 7) {
-    const auto shape = ballast_shape(config, kSource, 2, bytes);
+    const auto shape = ballast_shape(config, kSource, {}, bytes);
     ASSERT_TRUE(shape.ok()) << bytes << shape.status().to_string();
     EXPECT_NEAR(static_cast<double>(shape.value().data_bytes), static_cast<double>(bytes),
                 0.01 * static_cast<double>(bytes));
@@ -254,6 +273,173 @@ TEST_F(Ballast, tokens_are_those_of_the_source_greedy_and_seeded_with_and_withou
     }
   }
   EXPECT_GT(report("lookup").counts.accepted, 0u);
+}
+
+// The groups of pico-draft's FFN, 448 by 64, are cut by its segments of 56; those of pico-target are not.
+TEST_F(Ballast, quantized_logits_are_those_of_the_quantized_source_to_the_bit) {
+  for (const WeightFormat format : kFormats) {
+    const std::string source = quantized(kDraft, format);
+    const std::string wider = make(kDraft, 3'500'000, 0, format);
+    EXPECT_EQ(report_.shape.n_layers, load_model_config(kDraft).value().n_layers);
+    const std::string deeper = make(kDraft, 9'000'000, 0, format);
+    EXPECT_GT(report_.shape.n_layers, load_model_config(kDraft).value().n_layers);
+    for (const std::string& isa : available_isas()) {
+      const auto expected = logits_of(source, isa);
+      EXPECT_FALSE(same_rows(logits_of(kDraft, isa), expected)) << weight_format_name(format);
+      EXPECT_TRUE(same_rows(logits_of(wider, isa), expected)) << isa << weight_format_name(format);
+      EXPECT_TRUE(same_rows(logits_of(deeper, isa), expected)) << isa << weight_format_name(format);
+    }
+  }
+  const auto expected = logits_of(quantized(kTarget, WeightFormat::kInt4, 128), "");
+  const std::string heavy = make(kTarget, 30'000'000, 0, WeightFormat::kInt4);
+  EXPECT_TRUE(same_rows(logits_of(heavy, ""), expected));
+}
+
+TEST_F(Ballast, quantized_widths_that_segments_do_not_divide_keep_the_bits_in_every_type) {
+  for (const char* type : {"F32", "F16", "BF16"}) {
+    const std::string small = odd_model(type, 103);
+    for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kFloat8}) {
+      const auto expected = logits_of(quantized(small, format), "");
+      for (const uint64_t bytes : {960'000u, 2'000'000u}) {
+        EXPECT_TRUE(same_rows(logits_of(make(small, bytes, 0, format), ""), expected))
+            << type << weight_format_name(format) << bytes;
+      }
+    }
+    // quantize.py refuses 103 inputs, no whole groups. A ballast has zeros behind them.
+    const std::string source = odd_model(type, 103, 64);
+    const auto expected = logits_of(make(source, 1'300'000, 0, WeightFormat::kInt4), "");
+    const int32_t width = report_.shape.intermediate_size;
+    EXPECT_TRUE(same_rows(logits_of(make(source, 1'800'000, 0, WeightFormat::kInt4), ""), expected))
+        << type;
+    EXPECT_NE(report_.shape.intermediate_size, width);
+    EXPECT_TRUE(same_rows(logits_of(make(source, 3'000'000, 0, WeightFormat::kInt4), ""), expected))
+        << type;
+  }
+}
+
+// Random rows of up_proj would give activations that are larger than these, and their scales to these.
+TEST_F(Ballast, what_is_added_does_not_change_how_small_activations_are_rounded) {
+  const std::string source = folder_ + "/small";
+  fs::copy(kDraft, source, fs::copy_options::recursive);
+  for (const char* layer : {"0", "1"}) {
+    std::vector<uint16_t> weights;
+    uint64_t at = 0;
+    {
+      const SafetensorsFile file = SafetensorsFile::open(source + "/model.safetensors").value();
+      const TensorView& view =
+          *file.find(std::string("model.layers.") + layer + ".mlp.up_proj.weight");
+      weights.resize(view.bytes / 2);
+      std::memcpy(weights.data(), view.data, view.bytes);
+      at = view.file_offset;
+    }
+    for (uint16_t& each : weights)  // times 2^-20, or zero
+      each = (each & 0x7f80) > 21 << 7 ? static_cast<uint16_t>(each - (20 << 7)) : uint16_t{0};
+    std::fstream out(source + "/model.safetensors",
+                     std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(static_cast<std::streamoff>(at));
+    out.write(reinterpret_cast<const char*>(weights.data()),
+              static_cast<std::streamsize>(weights.size() * 2));
+  }
+  for (const WeightFormat format : kFormats) {
+    const auto expected = logits_of(quantized(source, format), "");
+    EXPECT_TRUE(same_rows(logits_of(make(source, 6'000'000, 0, format), ""), expected))
+        << weight_format_name(format);
+  }
+}
+
+// Of matrices that have the same shape in both, with a zero row, a tiny one and one that cannot be
+// scaled among them.
+TEST_F(Ballast, codes_and_scales_are_those_of_quantize_py) {
+  for (const char* type : {"F32", "F16", "BF16"}) {
+    const std::string source = odd_model(type, 128, 128);
+    {
+      const SafetensorsFile file = SafetensorsFile::open(source + "/model.safetensors").value();
+      const TensorView& view = *file.find("model.layers.0.self_attn.q_proj.weight");
+      const uint64_t row = view.bytes / 128, at = view.file_offset;
+      std::fstream out(source + "/model.safetensors",
+                       std::ios::in | std::ios::out | std::ios::binary);
+      for (const char byte : {'\0', '\1', '\2'}) {  // float32: 0, 2.4e-38 and 9.6e-38
+        out.seekp(static_cast<std::streamoff>(at + static_cast<uint64_t>(byte) * row));
+        out << std::string(row, byte);
+      }
+    }
+    for (const WeightFormat format : kFormats) {
+      const std::string made = make(source, 3'000'000, 0, format);
+      const SafetensorsFile expected = SafetensorsFile::open(quantized(source, format, 128) +
+                                                             "/model.safetensors")
+                                           .value(),
+                            found = SafetensorsFile::open(made + "/model.safetensors").value();
+      int n_same = 0;
+      for (const auto& [name, view] : expected.tensors()) {
+        const TensorView* const other = found.find(name);
+        ASSERT_NE(other, nullptr) << name;
+        EXPECT_EQ(other->type, view.type) << name;
+        if (other->shape != view.shape || name.ends_with("_shape")) continue;
+        EXPECT_EQ(std::memcmp(other->data, view.data, view.bytes), 0)
+            << type << weight_format_name(format) << name;
+        ++n_same;
+      }
+      EXPECT_GE(n_same, 2 * 4 * 2 + 6) << "q, k, v, o of two layers, norms and the embedding";
+    }
+  }
+}
+
+TEST_F(Ballast, quantized_sizes_are_met_and_a_forward_reads_all_of_it) {
+  for (const WeightFormat format : kFormats) {
+    for (const uint64_t bytes : {4'000'000u, 10'000'000u, 20'000'000u}) {
+      const std::string out = make(kDraft, bytes, 0, format);
+      const std::string path = out + "/model.safetensors";
+      EXPECT_EQ(report_.bytes, fs::file_size(path));
+      EXPECT_NEAR(static_cast<double>(report_.bytes), static_cast<double>(bytes),
+                  0.01 * static_cast<double>(bytes))
+          << weight_format_name(format);
+      const SafetensorsFile file = SafetensorsFile::open(path).value();
+      uint64_t data = 0;
+      for (const auto& [name, view] : file.tensors()) {
+        data += view.bytes;
+        EXPECT_EQ(view.file_offset % tensor_type_bytes(view.type), 0u) << name;
+      }
+      EXPECT_EQ(report_.shape.data_bytes, data);
+      const auto device = CpuDevice::create("", 1).value();
+      const ModelConfig config = load_model_config(out).value();
+      EXPECT_EQ(config.quantization.name(),
+                std::string("compressed-tensors ") +
+                    (format == WeightFormat::kInt8   ? "int-quantized"
+                     : format == WeightFormat::kInt4 ? "pack-quantized"
+                                                     : "float-quantized"));
+      const auto model = Transformer::load(*device, out, config, 1, 1, {}).value();
+      uint64_t streamed = 0;
+      for (const Weights::Piece& each : model->weights().streamed) streamed += each.bytes;
+      // The head stands for the embedding. Scales are float32 there, which 64 codes of 4 bits notice.
+      EXPECT_GE(static_cast<double>(streamed), 0.97 * static_cast<double>(data));
+      EXPECT_LE(static_cast<double>(streamed), 1.10 * static_cast<double>(data));
+    }
+  }
+}
+
+TEST_F(Ballast, quantized_tokens_are_those_of_the_quantized_source_with_and_without_drafts) {
+  for (const WeightFormat format : kFormats) {
+    const std::string source = quantized(kDraft, format);
+    const std::string heavy = make(kDraft, 5'000'000, 0, format);
+    std::vector<Request> requests;
+    for (size_t i = 0; i < 2; ++i) requests.push_back(request(prompts()[i], "off", 32, 0.0f, 5));
+    EngineOptions small = options("pico-draft");
+    small.model.path = source;
+    start(small);
+    const std::vector<Outcome> expected = run_all(requests);
+    EngineOptions with_drafts = options("pico-draft");
+    with_drafts.model.path = heavy;
+    with_drafts.routes = {route("lookup", plugin("specd.drafter.prompt_lookup"), 4)};
+    start(with_drafts);
+    for (const char* name : {"off", "lookup"}) {
+      for (Request& each : requests) each.route = name;
+      const std::vector<Outcome> got = run_all(requests);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        EXPECT_EQ(got[i].tokens.size(), 32u);
+        EXPECT_EQ(got[i].tokens, expected[i].tokens) << weight_format_name(format) << name << i;
+      }
+    }
+  }
 }
 
 TEST_F(Ballast, says_what_it_is_in_every_file) {
@@ -327,11 +513,39 @@ TEST_F(Ballast, refusals_name_the_file_or_the_field_and_leave_nothing_behind) {
     expect({.model = heavy, .out = out, .bytes = 20'000'000}, Code::kUnsupported,
            "key '" + std::string(key) + "': found true, expected false");
   }
+  fs::remove_all(heavy);
+  fs::rename(quantized(kDraft, WeightFormat::kInt8), heavy);
+  expect({.model = heavy, .out = out, .bytes = 20'000'000}, Code::kUnsupported,
+         "its weights are quantized (compressed-tensors int-quantized); expected the model that it "
+         "was made from, which --weights int8, int4 or fp8 quantizes");
+  expect(
+      {.model = odd_model("BF16", 64),
+       .out = out,
+       .bytes = 20'000'000,
+       .weights = WeightFormat::kInt4},
+      Code::kUnsupported,
+      "config.json: key 'hidden_size': found 48, expected a multiple of 64 with weights in int4");
+  expect({.model = kDraft, .out = out, .bytes = 1'000, .weights = WeightFormat::kInt4},
+         Code::kInvalidArgument, "--bytes: expected at least");
+  const std::string infinite = odd_model("F32", 65);
+  {
+    const SafetensorsFile file = SafetensorsFile::open(infinite + "/model.safetensors").value();
+    const uint64_t at = file.find("model.layers.1.mlp.down_proj.weight")->file_offset;
+    std::fstream changed(infinite + "/model.safetensors",
+                         std::ios::in | std::ios::out | std::ios::binary);
+    changed.seekp(static_cast<std::streamoff>(at + (2 * 65 + 7) * 4));
+    changed.write("\x00\x00\x80\x7f", 4);
+  }
+  expect(
+      {.model = infinite, .out = out, .bytes = 2'000'000, .weights = WeightFormat::kFloat8},
+      Code::kDataLoss,
+      "tensor 'model.layers.1.mlp.down_proj.weight', [2, 7]: expected a finite number, found inf");
   std::atomic<bool> stop = true;
   expect({.model = kDraft,
           .out = out,
           .bytes = 7'000'000,
           .context = 0,
+          .weights = WeightFormat::kOwn,
           .progress = {},
           .stop = &stop},
          Code::kCancelled, "stopped");

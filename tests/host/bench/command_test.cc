@@ -195,6 +195,8 @@ TEST_F(BenchCommand, what_is_wrong_is_named_by_option_file_and_line) {
       {"prefill --config c.yaml --long 100 --short 100", 2, "less than --long"},
       {"ballast --bytes 2XB a b", 2, "--bytes: expected a size such as 2GB"},
       {"ballast --bytes 2GB a", 2, "missing: out"},
+      {"ballast --bytes 2GB --weights int3 a b", 2,
+       "--weights: expected int8, int4 or fp8, found 'int3'"},
       {"ballast --bytes 2GB nowhere out", 1, "nowhere/config.json"},
   };
   for (const auto& [arguments, status, part] : cases) {
@@ -217,6 +219,15 @@ TEST_F(BenchCommand, output_that_cannot_be_written_is_told_and_the_json_is_kept)
         << output;
   }
   EXPECT_TRUE(parse_json(text("/r.json"), "r.json").value()["complete"]);
+}
+
+TEST_F(BenchCommand, ballast_is_quantized_as_asked) {
+  const std::string make =
+      std::string("ballast --weights fp8 --bytes 4MB ") + SPECD_TEST_ZOO + "/pico-draft heavy";
+  EXPECT_EQ(run(make), 0) << err_;
+  EXPECT_NE(out_.find("heavy: ballast of "), std::string::npos) << out_;
+  EXPECT_NE(text("/heavy/config.json").find("\"float-quantized\""), std::string::npos);
+  EXPECT_NE(text("/heavy/README.md").find("ballast-4MB-fp8"), std::string::npos);
 }
 
 TEST_F(BenchCommand, ballast_is_written_once) {

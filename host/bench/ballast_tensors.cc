@@ -1,0 +1,221 @@
+#include "host/bench/ballast_tensors.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/to_size.h"
+#include "core/model/number_at.h"
+#include "host/bench/ballast_channels.h"
+
+namespace specd::host {
+namespace {
+
+constexpr char kEnd[] = ".weight";
+
+}  // namespace
+
+bool is_layer_matrix(const std::string& name, const TensorView& view) {
+  return name.starts_with("model.layers.") && view.shape.size() == 2;
+}
+
+void RandomWeights::write(char* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    state_ ^= state_ << 13;  // xorshift
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    const uint64_t bits = state_ >> 16;
+    // Sign and mantissa from `bits`, the exponent of 2^-6.
+    if (type_ == TensorType::kF32) {
+      const auto value = static_cast<uint32_t>((bits & 0x807F'FFFF) | uint64_t{121} << 23);
+      std::memcpy(to, &value, sizeof(value));
+      to += sizeof(value);
+      continue;
+    }
+    const bool half = type_ == TensorType::kF16;
+    const auto value = static_cast<uint16_t>(half ? (bits & 0x83FF) | uint64_t{9} << 10
+                                                  : (bits & 0x807F) | uint64_t{121} << 7);
+    std::memcpy(to, &value, sizeof(value));
+    to += sizeof(value);
+  }
+}
+
+BallastTensors::BallastTensors(const Checkpoint& source, const ModelConfig& config,
+                               const BallastShape& shape, const WeightRounding& rounding)
+    : config_(config),
+      shape_(shape),
+      rounding_(rounding),
+      element_bytes_(tensor_type_bytes(rounding.own)),
+      channels_(
+          ballast_channels(config.intermediate_size, shape.intermediate_size, rounding.group)),
+      random_(rounding.own, 0x5EC0DE) {
+  for (const auto& [name, entry] : source.tensors()) add_source(name, *entry.view);
+  for (int32_t i = config.n_layers; i < shape.n_layers; ++i)
+    add_layer("model.layers." + std::to_string(i) + ".");
+}
+
+std::vector<NewTensor> BallastTensors::tensors() const {
+  std::vector<NewTensor> all;
+  for (const Item& item : items_) all.insert(all.end(), item.tensors.begin(), item.tensors.end());
+  return all;
+}
+
+Status BallastTensors::write(TensorFile& file) {
+  for (const Item& item : items_) SPECD_OK_OR_RETURN(item.write(file));
+  return Status();
+}
+
+void BallastTensors::add_source(const std::string& name, const TensorView& view) {
+  if (!is_layer_matrix(name, view)) {
+    items_.push_back({{{name, view.type, view.shape}}, [name, &view](TensorFile& file) {
+                        TensorWriter writer(file, name);
+                        SPECD_OK_OR_RETURN(writer.write(view.data, view.bytes));
+                        return writer.finish();
+                      }});
+    return;
+  }
+  const std::string module = name.substr(0, name.size() - std::strlen(kEnd));
+  const bool is_gate = module.ends_with(".gate_proj"), is_up = module.ends_with(".up_proj"),
+             is_down = module.ends_with(".down_proj");
+  const int64_t n_in = view.shape[1];
+  const auto copy = [this, &view, n_in](int64_t j, char* row) {
+    const size_t bytes = to_size(n_in) * element_bytes_;
+    std::memcpy(row, static_cast<const char*>(view.data) + to_size(j) * bytes, bytes);
+    return true;
+  };
+  if (!is_gate && !is_up) {
+    const int64_t width = is_down ? shape_.intermediate_size : n_in;
+    add({module, view.shape[0], width, is_down, copy});
+    return;
+  }
+  // What is added to a row of activations must not change how the rest of it is rounded: the rows of
+  // up_proj are zero, and so are these activations.
+  const bool adds_zeros = is_up && !rounding_.is_own();
+  add({module, shape_.intermediate_size, n_in, false, [=, this](int64_t j, char* row) {
+         const int32_t from = channels_[to_size(j)];
+         if (from >= 0) return copy(from, row);
+         if (!adds_zeros) random_.write(row, n_in);
+         return !adds_zeros;
+       }});
+}
+
+void BallastTensors::add_layer(const std::string& prefix) {
+  const int64_t h = config_.hidden_size, width = shape_.intermediate_size;
+  const int64_t q = int64_t{config_.n_heads} * config_.head_dim;
+  const int64_t kv = int64_t{config_.n_kv_heads} * config_.head_dim;
+  const auto random = [this](const std::string& module, int64_t n_out, int64_t n_in) {
+    add({module, n_out, n_in, false, [this, n_in](int64_t, char* row) {
+           random_.write(row, n_in);
+           return true;
+         }});
+  };
+  const auto zero = [this](const std::string& module, int64_t n_out, int64_t n_in) {
+    add({module, n_out, n_in, false, [](int64_t, char*) { return false; }});
+  };
+  add_norm(prefix + "input_layernorm.weight");
+  add_norm(prefix + "post_attention_layernorm.weight");
+  random(prefix + "self_attn.q_proj", q, h);
+  random(prefix + "self_attn.k_proj", kv, h);
+  random(prefix + "self_attn.v_proj", kv, h);
+  zero(prefix + "self_attn.o_proj", h, q);
+  random(prefix + "mlp.gate_proj", width, h);
+  random(prefix + "mlp.up_proj", width, h);
+  zero(prefix + "mlp.down_proj", h, width);
+}
+
+void BallastTensors::add_norm(const std::string& name) {
+  items_.push_back({{{name, rounding_.own, {config_.hidden_size}}}, [this, name](TensorFile& file) {
+                      TensorWriter writer(file, name);
+                      const float wide = 1;
+                      const uint16_t narrow = rounding_.own == TensorType::kF16 ? 0x3C00 : 0x3F80;
+                      const void* const one = element_bytes_ == sizeof(wide)
+                                                  ? static_cast<const void*>(&wide)
+                                                  : &narrow;
+                      for (int32_t i = 0; i < config_.hidden_size; ++i)
+                        SPECD_OK_OR_RETURN(writer.write(one, element_bytes_));
+                      return writer.finish();
+                    }});
+}
+
+void BallastTensors::add(Matrix matrix) {
+  std::vector<NewTensor> tensors = rounding_.tensors(matrix.module, matrix.n_out, matrix.n_in);
+  items_.push_back({std::move(tensors), [this, matrix = std::move(matrix)](TensorFile& file) {
+                      return rounding_.is_own() ? write_as_it_is(file, matrix)
+                                                : write_rounded(file, matrix);
+                    }});
+}
+
+// Zeros are written, not skipped: reading a hole would not touch the disk.
+Status BallastTensors::write_as_it_is(TensorFile& file, const Matrix& matrix) {
+  TensorWriter writer(file, matrix.module + kEnd);
+  std::vector<char> row(to_size(matrix.n_in) * element_bytes_);
+  std::vector<char> narrow(to_size(config_.intermediate_size) * element_bytes_);
+  for (int64_t j = 0; j < matrix.n_out; ++j) {
+    if (matrix.is_widened_in) {
+      matrix.row(j, narrow.data());
+      for (size_t k = 0; k < channels_.size(); ++k) {
+        if (channels_[k] < 0) continue;  // stays zero
+        std::memcpy(row.data() + k * element_bytes_,
+                    narrow.data() + to_size(channels_[k]) * element_bytes_, element_bytes_);
+      }
+    } else if (!matrix.row(j, row.data())) {
+      std::ranges::fill(row, 0);
+    }
+    SPECD_OK_OR_RETURN(writer.write(row.data(), row.size()));
+  }
+  return writer.finish();
+}
+
+// Rounds each row as the source has it, so that a widened one gets the codes and scales of its source.
+Status BallastTensors::write_rounded(TensorFile& file, const Matrix& matrix) {
+  const bool is_packed = rounding_.format == WeightFormat::kInt4;
+  const std::vector<NewTensor> tensors =
+      rounding_.tensors(matrix.module, matrix.n_out, matrix.n_in);
+  TensorWriter code_writer(file, tensors[0].name), scale_writer(file, tensors[1].name);
+  const auto n_in = to_size(matrix.n_in),
+             n_read = matrix.is_widened_in ? to_size(config_.intermediate_size) : n_in;
+  const size_t group = rounding_.group > 0 ? to_size(rounding_.group) : std::max(n_in, n_read);
+  const size_t read_groups = (n_read + group - 1) / group;
+  std::vector<char> row(n_read * element_bytes_);
+  std::vector<float> values(read_groups * group);  // the last group may end with zeros
+  std::vector<uint8_t> read_codes(values.size()), codes(n_in);
+  std::vector<float> read_scales(read_groups), scales(n_in / group);
+  for (int64_t j = 0; j < matrix.n_out; ++j) {
+    std::ranges::fill(codes, rounding_.zero_code());
+    std::ranges::fill(scales, 1.0f);
+    if (matrix.row(j, row.data())) {
+      for (size_t k = 0; k < n_read; ++k)
+        values[k] = float_value(rounding_.own, row.data() + k * element_bytes_);
+      for (size_t g = 0; g < read_groups; ++g) {
+        read_scales[g] =
+            rounding_.round({values.data() + g * group, group}, read_codes.data() + g * group);
+      }
+      for (size_t k = 0; k < n_in; ++k) {
+        const int64_t from = matrix.is_widened_in ? channels_[k] : static_cast<int64_t>(k);
+        if (from < 0) continue;
+        codes[k] = read_codes[to_size(from)];
+        scales[k / group] = read_scales[to_size(from) / group];
+      }
+    }
+    if (is_packed) {  // the first of two in the lower bits
+      for (size_t k = 0; k < n_in; k += 2)
+        codes[k / 2] = static_cast<uint8_t>(codes[k] | codes[k + 1] << 4);
+    }
+    SPECD_OK_OR_RETURN(code_writer.write(codes.data(), is_packed ? n_in / 2 : n_in));
+    for (const float scale : scales) {
+      const size_t bytes = tensor_type_bytes(rounding_.scale_type());
+      // BF16 is the upper half.
+      SPECD_OK_OR_RETURN(
+          scale_writer.write(reinterpret_cast<const char*>(&scale) + sizeof(scale) - bytes, bytes));
+    }
+  }
+  if (is_packed) {
+    TensorWriter shape_writer(file, tensors[2].name);
+    const int64_t shape[] = {matrix.n_out, matrix.n_in};
+    SPECD_OK_OR_RETURN(shape_writer.write(shape, sizeof(shape)));
+    SPECD_OK_OR_RETURN(shape_writer.finish());
+  }
+  SPECD_OK_OR_RETURN(code_writer.finish());
+  return scale_writer.finish();
+}
+
+}  // namespace specd::host
