@@ -163,6 +163,8 @@ struct ModelReport {
   std::string name, path, architecture, dtype, kv_dtype;
   int32_t vocab_size = 0, n_layers = 0, hidden_size = 0, max_positions = 0;
   uint64_t parameters = 0, weight_bytes = 0, kv_bytes = 0;
+  std::string weight_format;  // of the layers' matrices: "bf16", "W8A8 int8", "W4A16 g128, mixed"
+  double weight_bits = 0;  // of one of their weights in the file, with its scales; 0 = not loaded
   // Of the target: at rest free + cached = total. Of a draft model: its own pages, 0 = it has none.
   int32_t kv_pages_total = 0, kv_pages_free = 0, page_tokens = 0;
   int32_t kv_pages_cached = 0;       // held by the prefix cache alone; evicted when needed
@@ -227,6 +229,7 @@ struct MemoryPlan {
     std::string what;
     std::vector<uint64_t> bytes;  // [ranks]
     std::string elsewhere = {};   // the device, where it is not the rank's
+    std::string detail = {};      // of weights: "W4A16 g128, 4.13 bits a weight"
   };
   // How many pages of the target's KV cache would fit with a draft model shared by the ranks, on rank 0
   // alone, or on none of them, and all other models where they are. -1 = not possible.
@@ -245,6 +248,7 @@ struct MemoryLine {
   std::string what;
   std::vector<uint64_t> held;     // [ranks]
   std::vector<uint64_t> planned;  // [ranks]; empty = it is not planned
+  std::string detail = {};        // as in the plan
 };
 
 // What becomes of requests that wait or run with another version of the route than the one that a change

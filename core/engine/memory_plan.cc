@@ -14,6 +14,7 @@
 #include "core/model/kv_store.h"
 #include "core/model/split.h"
 #include "core/model/transformer.h"
+#include "core/model/weight_summary.h"
 #include "core/ranks/follower.h"
 #include "core/ranks/worker.h"
 #include "core/step/runner.h"
@@ -390,7 +391,9 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     return bytes;
   };
   // In the order of Engine::memory().
-  plan.lines = {{"weights of " + target.options.name, of_target.weights},
+  SPECD_TRY(const WeightSummary stored,
+            weight_summary(target.options.path, target.config).in_field(kModelPath));
+  plan.lines = {{"weights of " + target.options.name, of_target.weights, "", stored.text()},
                 {"activations", of_target.activations},
                 {kColumnsLine, column_bytes(n_ranks_of(options))},
                 {kv_line("", plan.kv_pages), pages_of(of_target)}};
@@ -406,7 +409,9 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     }
     const std::string name = name_with_place(draft);
     const std::string place = draft.is_elsewhere ? draft.device->name() : "";
-    plan.lines.push_back({"weights of " + name, cost.weights, place});
+    SPECD_TRY(const WeightSummary draft_stored,
+              weight_summary(draft.path, draft.config).in_field(draft_model_field(i)));
+    plan.lines.push_back({"weights of " + name, cost.weights, place, draft_stored.text()});
     plan.lines.push_back({"activations of " + name, cost.activations, place});
     if (draft.has_own_pages)
       plan.lines.push_back({kv_line(name, plan.kv_pages), pages_of(cost), place});

@@ -90,6 +90,8 @@ ModelReport Engine::model() const {
   report.hidden_size = m.target.config.hidden_size;
   report.max_positions = m.target.config.max_positions;
   report.parameters = m.models.target->weights().parameters;
+  report.weight_format = m.models.target->weights().summary.format;
+  report.weight_bits = m.models.target->weights().summary.bits;
   for (const Transformer::Memory& rank : m.models.target->held()) {
     report.weight_bytes += rank.weights;
   }
@@ -127,6 +129,8 @@ std::vector<ModelReport> Engine::draft_models() const {
     if (model.transformer != nullptr) {
       report.dtype = dtype_name(model.transformer->weights().dtype);
       report.parameters = model.transformer->weights().parameters;
+      report.weight_format = model.transformer->weights().summary.format;
+      report.weight_bits = model.transformer->weights().summary.bits;
       for (const Transformer::Memory& rank : model.transformer->held()) {
         report.weight_bytes += rank.weights;
       }
@@ -176,9 +180,11 @@ std::vector<MemoryLine> Engine::memory() const {
   const auto n_ranks = static_cast<size_t>(n_ranks_of(m.options));
   const auto add = [&](std::string what, std::vector<uint64_t> held) {
     held.resize(n_ranks);
-    MemoryLine line{std::move(what), std::move(held), {}};
+    MemoryLine line{.what = std::move(what), .held = std::move(held), .planned = {}};
     for (const MemoryPlan::Line& planned : m.models.plan.lines) {
-      if (planned.what == line.what) line.planned = planned.bytes;
+      if (planned.what != line.what) continue;
+      line.planned = planned.bytes;
+      line.detail = planned.detail;
     }
     lines.push_back(std::move(line));
   };

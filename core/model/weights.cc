@@ -345,6 +345,7 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
     SPECD_TRY(final_norm, vector_of({{"model.norm.weight", {0, c.hidden_size}}}));
   }
   parameters = parameters_of(*checkpoint_, c);
+  summary = summary_of(*checkpoint_, c);
   if (progress) progress(1);
   return Status();
 }
@@ -406,6 +407,7 @@ Status Weights::make_random(uint64_t seed) {
   }
   embedding = table;
   embedding_columns = c.hidden_size;
+  summary = {.format = "bf16", .bits = 16};
   return device_.synchronize();
 }
 

@@ -17,6 +17,7 @@
 #include "core/model/model_config.h"
 #include "core/model/quantized_matrix.h"
 #include "core/model/split.h"
+#include "core/model/weight_summary.h"
 
 namespace specd {
 
@@ -85,6 +86,7 @@ class Weights {
   // The whole embedding as in the file, in host memory. REQUIRES load().
   const TensorView& embedding_in_file() const;
   uint64_t parameters = 0;  // of the whole model
+  WeightSummary summary;    // likewise
 
  private:
   struct Part {  // one tensor of a vector that joins several

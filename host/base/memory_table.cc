@@ -6,11 +6,11 @@
 
 namespace specd::host {
 
-void MemoryTable::add(const std::string& what, const std::vector<uint64_t>& bytes,
-                      const std::vector<uint64_t>& planned) {
+void MemoryTable::add(const std::string& what, const std::string& detail,
+                      const std::vector<uint64_t>& bytes, const std::vector<uint64_t>& planned) {
   totals_.resize(std::max(totals_.size(), bytes.size()));
   std::vector<std::string>& row = rows_.emplace_back();
-  row.push_back(what);
+  row.push_back(what + (detail.empty() ? "" : " (" + detail + ")"));
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
     totals_[rank] += bytes[rank];
     std::string cell = bytes_text(bytes[rank]);

@@ -10,8 +10,8 @@ namespace specd::host {
 class MemoryTable {
  public:
   // A column for each rank: "1.2 GiB", and "1.2 GiB, planned 1.1 GiB" where the two differ. `planned`
-  // empty = it is not planned.
-  void add(const std::string& what, const std::vector<uint64_t>& bytes,
+  // empty = it is not planned. `detail`: goes behind `what`, in parentheses unless empty.
+  void add(const std::string& what, const std::string& detail, const std::vector<uint64_t>& bytes,
            const std::vector<uint64_t>& planned);
   std::string text() const;  // with the sums
 

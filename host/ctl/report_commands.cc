@@ -17,6 +17,13 @@ std::string version_text(const std::string& version, const std::string& sha256) 
   return sha256.empty() ? version : version + " (" + sha256.substr(0, kDigits) + ")";
 }
 
+// "27.0 MiB W4A16 g128, 4.13 bits a weight"
+std::string weights_text(const v1::Model& model) {
+  const std::string bytes = bytes_text(model.weight_bytes()) + " ";
+  if (model.weight_format().empty()) return bytes + model.dtype();
+  return bytes + model.weight_format() + ", " + fixed(model.weight_bits(), 2) + " bits a weight";
+}
+
 // The model's defaults for what a request leaves out.
 std::string defaults_text(const v1::Model& model) {
   const v1::Sampling& sampling = model.default_sampling();
@@ -100,7 +107,7 @@ int run_models(Client& client, Format format) {
     if (format != Format::kTable) write_output(object_text(report_to_json(model), format));
     table.add(
         {model.name(), enum_word(model.role()), model.architecture(),
-         std::to_string(model.parameters()), bytes_text(model.weight_bytes()) + " " + model.dtype(),
+         std::to_string(model.parameters()), weights_text(model),
          (model.kv_bytes() == 0 ? "in the target's pages " : bytes_text(model.kv_bytes()) + " ") +
              model.kv_dtype(),
          is_draft ? std::to_string(model.kv_pages_held()) + " held"
@@ -166,7 +173,7 @@ int run_memory(Client& client, Format format) {
   }
   MemoryTable held;
   for (const v1::GetMemoryResponse::Line& line : memory.lines()) {
-    held.add(line.what(), {line.held_bytes().begin(), line.held_bytes().end()},
+    held.add(line.what(), line.detail(), {line.held_bytes().begin(), line.held_bytes().end()},
              {line.planned_bytes().begin(), line.planned_bytes().end()});
   }
   write_output(printable(held.text()));

@@ -246,7 +246,8 @@ class Progress {
 
 void print_start(const Engine& engine, const Config& config) {
   MemoryTable memory;
-  for (const MemoryLine& line : engine.memory()) memory.add(line.what, line.held, line.planned);
+  for (const MemoryLine& line : engine.memory())
+    memory.add(line.what, line.detail, line.held, line.planned);
   Table plugins({"plugin", "version", "state", "reason"});
   for (const PluginReport& plugin : engine.plugins())
     plugins.add({plugin.id, plugin.version, plugin_state_name(plugin.state), plugin.reason});

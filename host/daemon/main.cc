@@ -60,7 +60,8 @@ int print(const std::string& text) {
 // What a rank will hold, and the pages that other places of draft models would leave.
 std::string plan_text(const MemoryPlan& plan) {
   MemoryTable memory;
-  for (const MemoryPlan::Line& line : plan.lines) memory.add(line.what, line.bytes, {});
+  for (const MemoryPlan::Line& line : plan.lines)
+    memory.add(line.what, line.detail, line.bytes, {});
   Table places({"pages of KV that fit with", "shared by ranks", "on rank 0 alone", "elsewhere"});
   for (const MemoryPlan::Placements& each : plan.placements) {
     const auto cell = [&](int32_t pages, bool is_chosen) {

@@ -382,6 +382,8 @@ v1::Model model_to_wire(const ModelReport& report) {
     wire.mutable_eos_tokens()->Add(report.eos_tokens.begin(), report.eos_tokens.end());
   }
   wire.set_chat_template(report.chat_template);
+  wire.set_weight_format(report.weight_format);
+  wire.set_weight_bits(report.weight_bits);
   return wire;
 }
 
@@ -431,6 +433,7 @@ v1::GetMemoryResponse memory_to_wire(const std::vector<MemoryLine>& memory) {
     out.set_what(line.what);
     out.mutable_held_bytes()->Add(line.held.begin(), line.held.end());
     out.mutable_planned_bytes()->Add(line.planned.begin(), line.planned.end());
+    out.set_detail(line.detail);
   }
   return wire;
 }
