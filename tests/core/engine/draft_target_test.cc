@@ -175,6 +175,10 @@ TEST_F(DraftTargets, draft_kv_gives_way_when_pages_are_short) {
   start(o);
   const std::vector<Outcome> plain = run_all(requests("off"));
   const ModelReport target = engine_->model();
+  for (const ModelReport& model : {target, draft_report()}) {
+    EXPECT_EQ(model.weight_format, "bf16");
+    EXPECT_EQ(model.weight_bits, 16);
+  }
   const uint64_t page_bytes = target.kv_bytes / static_cast<uint64_t>(target.kv_pages_total);
   // A request takes up to 7 pages, its draft KV one.
   uint64_t rows_ample = 0;

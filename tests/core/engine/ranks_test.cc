@@ -191,6 +191,9 @@ TEST_F(Ranks, hold_what_was_planned_from_the_headers) {
       for (size_t i = 0; i < held.size(); ++i) {
         const MemoryPlan::Line& line = plan.value().lines[i];
         EXPECT_EQ(line.what, held[i].what);
+        EXPECT_EQ(line.detail.ends_with(" bits a weight"), line.what.starts_with("weights of "))
+            << line.what;
+        EXPECT_EQ(line.detail, held[i].detail);
         ASSERT_EQ(line.bytes.size(), static_cast<size_t>(n_ranks * n_stages));
         EXPECT_EQ(line.bytes, held[i].held) << line.what << ", " << what;
         EXPECT_EQ(line.bytes, held[i].planned) << line.what << ", " << what;

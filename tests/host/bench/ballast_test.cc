@@ -431,6 +431,13 @@ TEST_F(Ballast, quantized_tokens_are_those_of_the_quantized_source_with_and_with
     with_drafts.model.path = heavy;
     with_drafts.routes = {route("lookup", plugin("specd.drafter.prompt_lookup"), 4)};
     start(with_drafts);
+    const ModelReport model = engine_->model();
+    EXPECT_EQ(model.weight_format, format == WeightFormat::kInt8   ? "W8A8 int8"
+                                   : format == WeightFormat::kInt4 ? "W4A16 g64"
+                                                                   : "FP8");
+    EXPECT_GT(model.weight_bits, format == WeightFormat::kInt4 ? 4.25 : 8.0);
+    EXPECT_LT(model.weight_bits, format == WeightFormat::kInt4 ? 4.26 : 8.1);
+    EXPECT_TRUE(engine_->memory().front().detail.starts_with(model.weight_format + ", "));
     for (const char* name : {"off", "lookup"}) {
       for (Request& each : requests) each.route = name;
       const std::vector<Outcome> got = run_all(requests);

@@ -22,6 +22,7 @@ TEST(Check, accepts_what_serve_would_load) {
   daemon.write_config();
   const auto [code, text] = check(daemon);
   EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(text.find("weights of pico (bf16, 16.00 bits a weight)  "), std::string::npos) << text;
 }
 
 TEST(Check, refuses_a_wrong_file_with_its_place) {

@@ -287,6 +287,8 @@ TEST_F(DaemonTest, control_calls_report_what_is_there) {
   EXPECT_EQ(models.value().models(0).name(), "pico");
   EXPECT_EQ(models.value().models(0).vocab_size(), 4096);
   EXPECT_EQ(models.value().models(0).parameters(), 14162304U);
+  EXPECT_EQ(models.value().models(0).weight_format(), "bf16");
+  EXPECT_EQ(models.value().models(0).weight_bits(), 16);
   EXPECT_EQ(models.value().models(0).eos_tokens_size(), 1);
   EXPECT_EQ(models.value().models(0).default_sampling().temperature(), 0);
   const auto status = client.status();
@@ -468,6 +470,15 @@ TEST_F(DaemonTest, specctl_reads_a_prompt_from_a_file_a_pipe_or_standard_input) 
   }
   EXPECT_NE(run_specctl(*daemon_, "render < /dev/zero").second.find("standard input: expected"),
             std::string::npos);
+}
+
+TEST_F(DaemonTest, specctl_tells_as_what_weights_are_stored) {
+  EXPECT_NE(run_specctl(*daemon_, "models").second.find("MiB bf16, 16.00 bits a weight  "),
+            std::string::npos);
+  const auto [code, memory] = run_specctl(*daemon_, "memory");
+  EXPECT_NE(memory.find("weights of pico (bf16, 16.00 bits a weight)  "), std::string::npos)
+      << memory;
+  EXPECT_EQ(daemon_->client().memory().value().lines(0).detail(), "bf16, 16.00 bits a weight");
 }
 
 constexpr char kFullDisk[] = "specctl: cannot write to standard output: No space left on device\n";
