@@ -199,23 +199,16 @@ Result<BallastShape> ballast_shape(const ModelConfig& config, uint64_t source_da
   const auto layers = static_cast<int64_t>(layers_wanted);
   const double width = (wanted - size_of(layers, 0)) / (static_cast<double>(layers) * per_width);
   const int64_t step_least = std::max<int64_t>(kSegments, rounding.inputs_step());
-  const auto holds_source = [&](int64_t wide) {
-    return wide >= source_width + kSegments &&
-           !ballast_channels(config.intermediate_size, static_cast<int32_t>(wide), rounding.group)
-                .empty();
-  };
+  const int64_t least = (source_width + kSegments + step_least - 1) / step_least * step_least;
   for (int64_t step = kWidthStepMax; step >= step_least; step /= 2) {
     const int64_t fitted = std::llround(width / static_cast<double>(step)) * step;
-    if (fitted > width_limit || !holds_source(fitted)) continue;
+    if (fitted > width_limit || fitted < least) continue;
     const double size = size_of(layers, fitted);
     if (step > step_least && std::abs(size - wanted) > kWidthStepError * wanted) continue;
     return BallastShape{.intermediate_size = static_cast<int32_t>(fitted),
                         .n_layers = static_cast<int32_t>(layers),
                         .data_bytes = static_cast<uint64_t>(size)};
   }
-  // A width that holds the source whatever the places of its groups, and from there down.
-  int64_t least = (source_width / (kSegments * step_least) + 3) * kSegments * step_least;
-  while (holds_source(least - step_least)) least -= step_least;
   return Status(Code::kInvalidArgument,
                 "--bytes: expected at least " +
                     std::to_string(static_cast<uint64_t>(size_of(config.n_layers, least) * 1.02)) +

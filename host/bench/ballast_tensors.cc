@@ -45,8 +45,7 @@ BallastTensors::BallastTensors(const Checkpoint& source, const ModelConfig& conf
       shape_(shape),
       rounding_(rounding),
       element_bytes_(tensor_type_bytes(rounding.own)),
-      channels_(
-          ballast_channels(config.intermediate_size, shape.intermediate_size, rounding.group)),
+      channels_(ballast_channels(config.intermediate_size, shape.intermediate_size)),
       random_(rounding.own, 0x5EC0DE) {
   for (const auto& [name, entry] : source.tensors()) add_source(name, *entry.view);
   for (int32_t i = config.n_layers; i < shape.n_layers; ++i)
@@ -173,28 +172,21 @@ Status BallastTensors::write_rounded(TensorFile& file, const Matrix& matrix) {
   TensorWriter code_writer(file, tensors[0].name), scale_writer(file, tensors[1].name);
   const auto n_in = to_size(matrix.n_in),
              n_read = matrix.is_widened_in ? to_size(config_.intermediate_size) : n_in;
-  const size_t group = rounding_.group > 0 ? to_size(rounding_.group) : std::max(n_in, n_read);
+  // Without groups all that is read shares a scale, and what follows is zero.
+  const size_t group = rounding_.group > 0 ? to_size(rounding_.group) : n_read;
   const size_t read_groups = (n_read + group - 1) / group;
   std::vector<char> row(n_read * element_bytes_);
   std::vector<float> values(read_groups * group);  // the last group may end with zeros
-  std::vector<uint8_t> read_codes(values.size()), codes(n_in);
-  std::vector<float> read_scales(read_groups), scales(n_in / group);
+  std::vector<uint8_t> codes(n_in);
+  std::vector<float> scales(rounding_.group > 0 ? n_in / group : 1);
   for (int64_t j = 0; j < matrix.n_out; ++j) {
     std::ranges::fill(codes, rounding_.zero_code());
     std::ranges::fill(scales, 1.0f);
     if (matrix.row(j, row.data())) {
       for (size_t k = 0; k < n_read; ++k)
         values[k] = float_value(rounding_.own, row.data() + k * element_bytes_);
-      for (size_t g = 0; g < read_groups; ++g) {
-        read_scales[g] =
-            rounding_.round({values.data() + g * group, group}, read_codes.data() + g * group);
-      }
-      for (size_t k = 0; k < n_in; ++k) {
-        const int64_t from = matrix.is_widened_in ? channels_[k] : static_cast<int64_t>(k);
-        if (from < 0) continue;
-        codes[k] = read_codes[to_size(from)];
-        scales[k / group] = read_scales[to_size(from) / group];
-      }
+      for (size_t g = 0; g < read_groups; ++g)
+        scales[g] = rounding_.round({values.data() + g * group, group}, codes.data() + g * group);
     }
     if (is_packed) {  // the first of two in the lower bits
       for (size_t k = 0; k < n_in; k += 2)

@@ -275,7 +275,6 @@ TEST_F(Ballast, tokens_are_those_of_the_source_greedy_and_seeded_with_and_withou
   EXPECT_GT(report("lookup").counts.accepted, 0u);
 }
 
-// The groups of pico-draft's FFN, 448 by 64, are cut by its segments of 56; those of pico-target are not.
 TEST_F(Ballast, quantized_logits_are_those_of_the_quantized_source_to_the_bit) {
   for (const WeightFormat format : kFormats) {
     const std::string source = quantized(kDraft, format);
