@@ -9,9 +9,10 @@
     --threads N         default 2
     --rounds N          default 5
     --prompts PATH      files with a prompt each, folders or *.jsonl, for drafting; default configs/prompts
+    --without-first-line     drop an instruction line in front of each prompt
     --draft-tokens N    K, default 4
     --work FOLDER       keeps what is converted; default build/beside_llama
-    --folder FORMAT=FOLDER   takes this folder for specd instead of quantizing MODEL
+    --folder FORMAT=FOLDER   take this folder for specd instead of quantizing MODEL
     --group N           inputs that share a scale in 4 bits, default 32 as in Q4_0
     --head              the output head in 8 or 4 bits as well, where it is not the embedding
     --json FILE         every round and the result
@@ -25,6 +26,7 @@ llama-speculative-simple, whichever of -fa 0 and -fa 1 is better in that round. 
 rounds' quotients, specd / llama.cpp.
 """
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -38,7 +40,7 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 from gguf import Refused, convert, quote, refuse  # noqa: E402
-from run_file import BadRun, found_text, is_number, read_run  # noqa: E402
+from run_file import BadRun, is_number, read_run  # noqa: E402
 
 PROMPT_TOKENS, DECODE_TOKENS, SAMPLES = 256, 64, 3  # SAMPLES: of each figure of a round
 CONTEXT = 4096  # of llama-speculative-simple: its default is all that the model can do
@@ -104,6 +106,8 @@ class Specd:
 
     def run(self, folder, route, *arguments):
         result = os.path.join(self.work, "run.json")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(result)  # that of the run before
         call([self.options.specd, "run", "--config", self.config(folder), "--threads", str(self.options.threads),
               "--routes", route, "--repeat", "1", "--no-control", "--json", result, *arguments])
         run = read_run(result)
@@ -218,37 +222,50 @@ class Models:
         return out
 
 
-def read_prompts(paths):
-    """The texts, read as specd-bench reads its --prompts."""
+def text_of(entry):
+    """Of a line of a *.jsonl."""
+    return entry["turns"][0] if "turns" in entry else next(entry[key] for key in ("prompt", "text") if key in entry)
+
+
+def read_prompts(paths, without_first_line):
+    """The texts in UTF-8, read as specd-bench reads its --prompts."""
     files = []
     for path in paths:
         files += [os.path.join(path, name) for name in sorted(os.listdir(path))] if os.path.isdir(path) else [path]
     texts = []
     for path in files:
-        with open(path, encoding="utf-8") as file:
-            if not path.endswith(".jsonl"):
-                texts.append(file.read())
-                continue
-            for number, line in enumerate(file, 1):
-                where = f"{quote(path, 400)}:{number}"
-                try:
-                    entry = json.loads(line)
-                    texts.append(next(entry[key] for key in ("prompt", "text") if key in entry))
-                except (ValueError, TypeError, StopIteration):
-                    refuse(where, quote(line), "an object with 'prompt' or 'text'")
-    if not texts or not all(isinstance(text, str) and text for text in texts):
-        refuse("--prompts", f"{len(texts)} prompts, or one that is empty or no text", "at least one, each with text")
-    return texts
+        with open(path, "rb") as file:
+            data = file.read()
+        if not path.endswith(".jsonl"):
+            texts.append((quote(path, 400), data))
+            continue
+        for number, line in enumerate(data.splitlines(), 1):
+            where = f"{quote(path, 400)}:{number}"
+            try:
+                texts.append((where, text_of(json.loads(line)).encode("utf-8")))
+            except (ValueError, TypeError, AttributeError, LookupError, StopIteration, RecursionError):
+                refuse(where, quote(line), "an object with a text as 'prompt', 'text' or first of 'turns'")
+    if without_first_line:
+        texts = [(where, data.partition(b"\n")[2].lstrip(b"\n") or data) for where, data in texts]
+    for where, data in texts:
+        try:
+            if not data.decode("utf-8"):
+                refuse(where, "nothing", "a prompt")
+        except UnicodeDecodeError as error:
+            refuse(where, f"the byte 0x{data[error.start]:02x} at offset {error.start}", "UTF-8")
+    if not texts:
+        refuse("--prompts", "no prompt", "at least one")
+    return [data for _, data in texts]
 
 
 def write_prompts(texts, work):
     """-> the file of all prompts for specd-bench, and a file of each for llama.cpp"""
     together, apart = os.path.join(work, "prompts.jsonl"), []
     with open(together, "w", encoding="utf-8") as file:
-        file.writelines(json.dumps({"prompt": text}) + "\n" for text in texts)
+        file.writelines(json.dumps({"prompt": text.decode("utf-8")}) + "\n" for text in texts)
     for number, text in enumerate(texts):
         apart.append(os.path.join(work, f"prompt-{number}.txt"))
-        with open(apart[-1], "w", encoding="utf-8", newline="") as file:
+        with open(apart[-1], "wb") as file:
             file.write(text)
     return together, apart
 
@@ -280,7 +297,7 @@ def measure(options, models, specd, llama, show):
     files = {name: models.file(name) for name in options.formats}
     if options.draft:
         draft = models.draft_file()
-        together, apart = write_prompts(read_prompts(options.prompts), models.work)
+        together, apart = write_prompts(read_prompts(options.prompts, options.without_first_line), models.work)
     pairs, about = [], {}
 
     def in_turn(number, ours, theirs):
@@ -336,6 +353,8 @@ def compare(options):
     pairs, about = measure(options, models, Specd(options, models.work), llama, lambda line: print(line, flush=True))
     rows = summarize(pairs)
     print(table(rows))
+    for name, each in about.items():
+        print(f"{name}: bytes of weights {each['specd']['weight_bytes']} and {each['llama']['model_size']}")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"format": FORMAT, "format_version": FORMAT_VERSION, "command": " ".join(sys.argv),
@@ -381,6 +400,7 @@ def main():
     two.add_argument("--threads", type=int, default=2)
     two.add_argument("--rounds", type=int, default=5)
     two.add_argument("--prompts", action="append")
+    two.add_argument("--without-first-line", action="store_true")
     two.add_argument("--draft-tokens", type=int, default=4)
     two.add_argument("--work", default="build/beside_llama")
     two.add_argument("--folder", action="append", default=[])

@@ -9,7 +9,7 @@ tokenizer.json -> metadata
 
 The matrices of the layers get the type that is asked for. Embeddings and the output head stay BF16, as in quantized
 checkpoints that people publish; `head` includes an output head that is not the embedding. Blocks are rounded as ggml's
-reference functions round, so files have the bytes that llama-quantize --pure would write.
+reference functions round them.
 
 Sources: ggml, docs/gguf.md (the layout), src/ggml-quants.c (quantize_row_q8_0_ref, quantize_row_q4_0_ref); llama.cpp,
 conversion/llama.py (the order of q and k), src/llama-vocab.cpp (the names of pre-tokenizers).
