@@ -78,6 +78,9 @@ print(json.dumps([{{"build_commit": "abc", "build_number": 7, "cpu_info": "x", "
 """
 SPECULATIVE = COMMON + """
 form, flag = os.path.basename(after("-m")).split(".")[0], after("-fa")
+if not os.path.exists(HERE + "/lost"):  # the first time its last lines are lost
+    open(HERE + "/lost", "w").close()
+    sys.exit()
 with open(after("-bf"), "rb") as file:
     text = file.read().decode("utf-8")
 rates = figure("llama", form, "drafting", {{"setting": flag, "prompt": text}})
@@ -183,6 +186,7 @@ class Compare(unittest.TestCase):
         self.assertIn("int8    decode            150.00              100.00     1.500  1.15 met", out)
         self.assertIn("bf16    prompt           1500.00             1000.00     1.500  none", out)
         self.assertIn("int8: bytes of weights ", out)
+        self.assertIn(f"load average before: {found['load_average']:.2f}\n", out)
         self.assertEqual(found["programs"]["int4"]["llama"]["build_number"], 7)
         self.check_calls()
 

@@ -3,7 +3,7 @@
 
 Usage: gguf_test.py SCRIPT ZOO, the paths of gguf.py and of the zoo's models. Files are read here by a reader of its
 own, and blocks are compared with those of a slow rounding, one number at a time, by ggml's published rules. SHA_256
-is recorded: quantize() of llama.cpp's own gguf-py made these blocks of the layers of the zoo's model.
+is recorded: llama-quantize --pure of llama.cpp made these blocks of the layers of the zoo's model.
 """
 import contextlib
 import errno
