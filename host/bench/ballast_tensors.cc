@@ -5,6 +5,7 @@
 
 #include "core/base/to_size.h"
 #include "core/model/number_at.h"
+#include "core/model/split.h"
 #include "host/bench/ballast_channels.h"
 
 namespace specd::host {
@@ -45,7 +46,8 @@ BallastTensors::BallastTensors(const Checkpoint& source, const ModelConfig& conf
       shape_(shape),
       rounding_(rounding),
       element_bytes_(tensor_type_bytes(rounding.own)),
-      channels_(ballast_channels(config.intermediate_size, shape.intermediate_size)),
+      channels_(ballast_channels(config.intermediate_size, shape.intermediate_size,
+                                 rounding.is_own() ? kRowParallelSegments : 1)),
       random_(rounding.own, 0x5EC0DE) {
   for (const auto& [name, entry] : source.tensors()) add_source(name, *entry.view);
   for (int32_t i = config.n_layers; i < shape.n_layers; ++i)
