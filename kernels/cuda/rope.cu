@@ -34,9 +34,9 @@ struct RowWriter {
   float inverse = 0;
 
   // The whole warp calls it, synchronized since it wrote x.
-  __device__ RowWriter(void* to, const float* x, int32_t n, int32_t lane, float layer_scale,
+  __device__ RowWriter(void* row, const float* x, int32_t n, int32_t lane, float layer_scale,
                        float* row_scale)
-      : to(to), scale(layer_scale) {
+      : to(row), scale(layer_scale) {
     if constexpr (kType == KvDType::kInt8) {
       uint32_t largest = 0;  // as bits, which order magnitudes and put infinities and NaNs last
       for (int32_t d = lane; d < n; d += kWarp) {
