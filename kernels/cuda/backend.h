@@ -58,6 +58,15 @@ void launch_early(CudaStream& stream, dim3 grid, dim3 block, size_t shared_bytes
   stream.note(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
+inline unsigned blocks_for(int64_t n, int64_t per_block) {
+  return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
+// The bytes of shared memory that a block of an early launch asks for, at the least. Early launches fill
+// multiprocessors while the kernel before them still runs: those that it leaves first would get the most blocks
+// and finish last. With an even share of the shared memory no multiprocessor takes more blocks than an even
+// distribution of `blocks` gives it.
+size_t even_share(const CudaStream& stream, unsigned blocks);
+
 // Copies from host memory in stream order. Unpinned memory is read before this returns, and is
 // refused in a capture, which would read it again at every launch.
 void copy_in(CudaStream& stream, void* device, const void* host, uint64_t bytes);
@@ -80,6 +89,11 @@ CudaRank* join_group(CudaStream& stream, const CudaGroupId& id, int32_t rank, in
 cudaError_t open_attention(int32_t shared_bytes_max);
 // The same for matmuls.
 cudaError_t open_matmul(int32_t shared_bytes_max);
+// codes.cu: matrices of codes. The last three are called by the ops of these names.
+cudaError_t open_codes(int32_t shared_bytes_max);
+size_t packed_code_bytes(const CodeOrder& order, int32_t n_out);
+void pack_codes(CudaStream& stream, const PackArgs& args);
+void matmul_codes(CudaStream& stream, const MatmulArgs& args);
 // For the current device of this thread. Returns null and the reason on failure.
 FastMatmul* open_fast_matmul(char* why, size_t why_bytes);
 void close_fast_matmul(FastMatmul* fast);

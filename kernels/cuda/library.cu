@@ -22,7 +22,7 @@ constexpr Ops kOps = {"cuda",       &split_rule,  &packed_bytes, &pack,         
                       &rmsnorm,     &head_norm,   &matmul,       &add_segments, &rope_table,
                       &rope_append, &attention,   &map,          &copy_rows,    &kv_move,
                       &penalize,    &draw,        &draw_noise,   &uniform,      &top_k,
-                      &log_prob,    &pick_tokens, &clamp_nodes,  &walk_tree,    nullptr};
+                      &log_prob,    &pick_tokens, &clamp_nodes,  &walk_tree,    &packed_code_bytes};
 
 constexpr Ops fast_ops() {
   Ops ops = kOps;
@@ -75,6 +75,7 @@ class Device final : public CudaDevice {
     if (error == cudaSuccess)
       error = open_attention(static_cast<int32_t>(stream_.shared_bytes_max));
     if (error == cudaSuccess) error = open_matmul(static_cast<int32_t>(stream_.shared_bytes_max));
+    if (error == cudaSuccess) error = open_codes(static_cast<int32_t>(stream_.shared_bytes_max));
     if (error != cudaSuccess) {
       (void)cudaGetLastError();
       say(problem, "cuda:%d: %s cannot run this library: %s", index, info_.name,

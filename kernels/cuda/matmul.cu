@@ -417,10 +417,6 @@ __global__ void matmul_chain(MatmulArgs a) {
   if (!a.apart) a.out[r * n_out + j] = total;
 }
 
-unsigned blocks_for(int64_t n, int64_t per_block) {
-  return static_cast<unsigned>((n + per_block - 1) / per_block);
-}
-
 // A launch of matmul_few or matmul_many.
 struct Launch {
   const uint4 *weights, *x;  // x: split, x_bytes at the start of the scratch memory
@@ -431,17 +427,12 @@ struct Launch {
   int64_t part_stride;
 };
 
-// Early launches fill multiprocessors while the kernel before them still runs: those that it leaves first
-// would get the most blocks and finish last. So a block of a small grid asks for its share of the shared
-// memory, and no multiprocessor takes more blocks than an even distribution gives it.
 template <int kM, int kN, int kStages>
 void launch_few(CudaStream& stream, const Launch& l) {
   const unsigned blocks = blocks_for(tiles_of(l.n_out), kM);
-  const size_t each = blocks_for(blocks, stream.multiprocessors), reserved = 1024;
-  const size_t share = std::max((stream.shared_bytes_max + reserved) / each, reserved) - reserved;
   const int segments = l.apart == 0 ? kSegments : l.apart;
-  const size_t bytes =
-      std::max<size_t>(kFewBytes<kM, kN, kStages> / kSegments * segments, share / 128 * 128);
+  const size_t bytes = std::max<size_t>(kFewBytes<kM, kN, kStages> / kSegments * segments,
+                                        even_share(stream, blocks));
   const auto launch = [&]<bool kApart>() {
     launch_early(stream, blocks, segments * kWarp, bytes, matmul_few<kM, kN, kStages, kApart>,
                  l.weights, l.x, l.out, l.n_out, l.n, l.k_tiles, l.part_stride);
@@ -534,6 +525,12 @@ void matmul_bf16(CudaStream& stream, const MatmulArgs& a) {
 
 }  // namespace
 
+size_t even_share(const CudaStream& stream, unsigned blocks) {
+  const size_t each = blocks_for(blocks, stream.multiprocessors), reserved = 1024;
+  const size_t share = std::max((stream.shared_bytes_max + reserved) / each, reserved) - reserved;
+  return share / 128 * 128;
+}
+
 cudaError_t open_matmul(int32_t shared_bytes_max) {
   cudaError_t error = cudaSuccess;
   const auto allow = [&](auto* kernel) {
@@ -574,6 +571,7 @@ size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
 
 void pack(Stream& any, const PackArgs& a) {
   CudaStream& stream = of(any);
+  if (a.packed.order != nullptr) return pack_codes(stream, a);
   const size_t row_bytes = static_cast<size_t>(a.packed.n_in) * dtype_bytes(a.packed.dtype);
   const auto rows_at_once = static_cast<int32_t>(stream.scratch_bytes / row_bytes);
   if (rows_at_once == 0) {
@@ -613,6 +611,7 @@ void pack(Stream& any, const PackArgs& a) {
 void matmul(Stream& any, const MatmulArgs& a) {
   CudaStream& stream = of(any);
   if (a.n_rows == 0) return;
+  if (a.weights.order != nullptr) return matmul_codes(stream, a);
   if (a.weights.dtype == DType::kBF16) {
     matmul_bf16(stream, a);
   } else {

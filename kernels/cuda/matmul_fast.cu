@@ -2,7 +2,7 @@
 // the bits, depend on the number of rows: not strict.
 //
 // cuBLASLt is loaded on demand, so that it is not required otherwise. Weights are row-major as in
-// the checkpoint; other types keep the strict layout and the strict op.
+// the checkpoint; other types, and codes, keep the strict layout and the strict op.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <dlfcn.h>
@@ -139,7 +139,7 @@ size_t packed_bytes_fast(DType type, int32_t n_out, int32_t n_in) {
 }
 
 void pack_fast(Stream& any, const PackArgs& a) {
-  if (a.packed.dtype != DType::kBF16) return pack(any, a);
+  if (a.packed.order != nullptr || a.packed.dtype != DType::kBF16) return pack(any, a);
   const size_t row = static_cast<size_t>(a.packed.n_in) * 2;
   copy_rows_in(of(any),
                static_cast<char*>(a.packed.data) + static_cast<size_t>(a.column_begin) * row,
@@ -147,7 +147,7 @@ void pack_fast(Stream& any, const PackArgs& a) {
 }
 
 void matmul_fast(Stream& any, const MatmulArgs& a) {
-  if (a.weights.dtype != DType::kBF16) return matmul(any, a);
+  if (a.weights.order != nullptr || a.weights.dtype != DType::kBF16) return matmul(any, a);
   CudaStream& stream = of(any);
   if (a.apart && a.k_segments != 1) return stream.note(cudaErrorInvalidValue);  // split_rule_fast()
   FastMatmul& fast = *stream.fast;

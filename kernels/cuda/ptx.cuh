@@ -21,6 +21,12 @@ __device__ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1) {
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+// sum + the products of four codes, without signs, and four bytes of x, with signs.
+__device__ inline int32_t add_products(int32_t sum, uint32_t codes, uint32_t x) {
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(codes), "r"(x));
+  return sum;
+}
+
 // Two bfloat16, rounded to nearest even, `low` in the low half.
 __device__ inline uint32_t bfloat16_pair(float low, float high) {
   uint32_t pair;

@@ -208,6 +208,19 @@ size_t packed_bytes(DType type, int32_t n_out, int32_t n_in) {
   return cpu_table().packed_bytes(type, n_out, n_in);
 }
 
+// A device has scratch memory of its own, the CPU's op takes it from its caller.
+void matmul(Stream& stream, const MatmulArgs& args) {
+  constexpr size_t kAlign = 64;
+  std::vector<char> scratch(matmul_scratch_bytes(args.weights, args.n_rows) + kAlign);
+  const auto begin = reinterpret_cast<uintptr_t>(scratch.data());
+  MatmulArgs a = args;
+  a.scratch = scratch.data() + (kAlign - begin % kAlign);
+  cpu_table().matmul(stream, a);
+}
+size_t packed_code_bytes(const CodeOrder& order, int32_t n_out) {
+  return cpu_table().packed_code_bytes(order, n_out);
+}
+
 const Ops& table() {
   static const Ops ops = {
       "fake-cuda",
@@ -232,7 +245,8 @@ const Ops& table() {
         op(s, "head_norm", cpu_table().head_norm, a, a.qkv, a.q_weight, a.k_weight);
       },
       [](Stream& s, const MatmulArgs& a) {
-        op(s, "matmul", cpu_table().matmul, a, a.x, a.weights.data, a.out);
+        const CodeOrder none, &order = a.weights.order == nullptr ? none : *a.weights.order;
+        op(s, "matmul", matmul, a, a.x, a.weights.data, a.out, order.runs, order.source);
       },
       [](Stream& s, const AddSegmentsArgs& a) {
         op(s, "add_segments", cpu_table().add_segments, a, a.parts, a.out);
@@ -281,7 +295,7 @@ const Ops& table() {
         op(s, "walk_tree", cpu_table().walk_tree, a, a.n_nodes, a.token, a.parent, a.flags,
            a.wanted, a.n_path, a.path, a.last);
       },
-      nullptr,
+      packed_code_bytes,
   };
   return ops;
 }

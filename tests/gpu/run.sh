@@ -21,7 +21,7 @@ cuda=(nvcc -std=c++20 -O3 --fmad=false -Xcompiler=-fPIC,-fvisibility=hidden -I. 
     echo "${cuda[*]@Q} -c $file -o $out/obj/$(basename "$file").o"
   done
   # The reference: scalar ops only.
-  for op in attention draw elementwise matmul rmsnorm rope; do
+  for op in attention codes draw elementwise float8 integers matmul rmsnorm rope; do
     echo "${cpp[*]@Q} -fno-exceptions -DSPECD_ISA=scalar -DSPECD_ISA_LEVEL=0 -c kernels/cpu/$op.cc -o $out/obj/$op.o"
   done
   for file in common_ops cpu_ops worker_pool; do
@@ -34,7 +34,7 @@ cuda=(nvcc -std=c++20 -O3 --fmad=false -Xcompiler=-fPIC,-fvisibility=hidden -I. 
 nvcc -shared -o "$out/libspecd_cuda.so" "$out"/obj/*.cu.o -ldl
 nvcc -std=c++20 -O3 -I. -arch=native -o "$out/ceilings" tests/gpu/ceilings.cu 2> "$out/ceilings.log" ||
   nvcc -std=c++20 -O3 -I. -gencode=arch=compute_80,code='[sm_80,compute_80]' -o "$out/ceilings" tests/gpu/ceilings.cu
-g++ -o "$out/kernel_check" "$out"/obj/{attention,draw,elementwise,matmul,rmsnorm,rope,common_ops,cpu_ops,worker_pool,check_*}.o \
+g++ -o "$out/kernel_check" "$out"/obj/{attention,codes,draw,elementwise,float8,integers,matmul,rmsnorm,rope,common_ops,cpu_ops,worker_pool,check_*}.o \
   -ldl -pthread
 [ -n "${SPECD_GPU_BUILD_ONLY:-}" ] && exit 0
 

@@ -1,45 +1,13 @@
 #include "specd/kernels/codes.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/cpu/isa.h"
+#include "tests/kernels/code_cases.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace specd::kernels {
 namespace {
-
-// How k is grouped, as a file has it.
-struct Kind {
-  const char* name;
-  int32_t bits = 8, x_bits = 8;
-  int32_t group = 0;  // 0 = one for all k
-  int32_t segments = 1;
-  float x_scale = 0;
-  bool has_zeros = false;
-  bool shuffled = false;  // k belong to groups in any order
-};
-constexpr Kind kKinds[] = {
-    {.name = "w8a8"},
-    {.name = "w8a8 with zeros", .has_zeros = true},
-    {.name = "w8a8 with one scale for x", .x_scale = 0.03f},
-    {.name = "w8a16 in groups of 32", .x_bits = 16, .group = 32},
-    {.name = "w4a16 in groups of 128", .bits = 4, .x_bits = 16, .group = 128},
-    {.name = "w4a16 in segments", .bits = 4, .x_bits = 16, .group = 64, .segments = 8},
-    {.name = "w4a16 with zeros", .bits = 4, .x_bits = 16, .group = 32, .has_zeros = true},
-    {.name = "w4a16 of one group", .bits = 4, .x_bits = 16, .segments = 8},
-    {.name = "w4a16 shuffled",
-     .bits = 4,
-     .x_bits = 16,
-     .group = 32,
-     .segments = 8,
-     .has_zeros = true,
-     .shuffled = true},
-    {.name = "fp8", .x_bits = 32},
-    {.name = "fp8 in segments", .x_bits = 32, .segments = 8},
-    {.name = "fp8 in blocks of 128", .x_bits = 32, .group = 128},
-    {.name = "fp8 shuffled", .x_bits = 32, .group = 32, .segments = 8, .shuffled = true},
-};
 
 // Of E4M3FN, by arithmetic on its fields.
 double value_of(uint8_t code) {
@@ -48,34 +16,20 @@ double value_of(uint8_t code) {
       exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
   return code < 0x80 ? magnitude : -magnitude;
 }
-constexpr bool has_value(uint8_t code) { return (code & 0x7f) != 0x7f; }
 
 // A matrix of codes, in the form of a file and packed.
-class CodeMatrix {
+class CodeMatrix : public OrderOfCase {
  public:
-  CodeMatrix(const Ops& ops, const Kind& kind, int32_t out, int32_t in, uint32_t seed)
-      : n_out(out), n_in(in) {
-    std::mt19937 engine(seed);
+  CodeMatrix(const Ops& ops, const CodeCase& kind, int32_t out, int32_t in, uint32_t seed)
+      : CodeMatrix(ops, kind, out, in, seed, std::mt19937(seed)) {}
+  CodeMatrix(const Ops& ops, const CodeCase& kind, int32_t out, int32_t in, uint32_t seed,
+             std::mt19937 engine)
+      : OrderOfCase(kind, in, engine), n_out(out), n_in(in) {
     const auto number = [&](int32_t end) {
       return static_cast<int32_t>(engine() % static_cast<uint32_t>(end));
     };
-    const int32_t group = kind.group == 0 ? n_in : kind.group;
-    order.bits = kind.bits;
-    order.x_bits = kind.x_bits;
-    order.x_scale = kind.x_scale;
-    order.has_zeros = kind.has_zeros;
-    order.n_groups = (n_in + group - 1) / group;
-    order.n_segments = kind.segments;
-    group_of.resize(static_cast<size_t>(n_in));
-    for (int32_t k = 0; k < n_in; ++k) group_of[static_cast<size_t>(k)] = k / group;
-    if (kind.shuffled) std::shuffle(group_of.begin(), group_of.end(), engine);
-    put_in_order(kind);
     codes.resize(static_cast<size_t>(n_out) * n_in);
-    for (uint8_t& code : codes) {
-      do {
-        code = static_cast<uint8_t>(number(1 << kind.bits));
-      } while (kind.x_bits == 32 && !has_value(code));
-    }
+    for (uint8_t& code : codes) code = random_code(kind, engine);
     scale = random_floats(static_cast<size_t>(n_out) * order.n_groups, seed + 1, 0.01f);
     zero.assign(scale.size(), static_cast<uint8_t>(1 << (kind.bits - 1)));
     if (kind.has_zeros) {
@@ -135,10 +89,6 @@ class CodeMatrix {
   }
 
   const int32_t n_out, n_in;
-  std::vector<int32_t> group_of;  // [n_in]
-  std::vector<Run> runs;
-  std::vector<int32_t> source;
-  CodeOrder order;
   std::vector<uint8_t> codes, zero;
   std::vector<float> scale;
   PackedMatrix packed;
@@ -188,36 +138,6 @@ class CodeMatrix {
     return std::fma(sum, scale[of_weight] * 256, total);
   }
 
-  // Segments of k, in each the groups, in each the k; runs of at most kRun16Max with x_bits 16.
-  void put_in_order(const Kind& kind) {
-    for (int32_t s = 0; s < kind.segments; ++s) {
-      const int32_t begin = static_cast<int32_t>(int64_t{n_in} * s / kind.segments),
-                    end = static_cast<int32_t>(int64_t{n_in} * (s + 1) / kind.segments);
-      std::vector<int32_t> ks(static_cast<size_t>(end - begin));
-      std::iota(ks.begin(), ks.end(), begin);
-      std::stable_sort(ks.begin(), ks.end(), [&](int32_t a, int32_t b) {
-        return group_of[static_cast<size_t>(a)] < group_of[static_cast<size_t>(b)];
-      });
-      const int32_t longest = kind.x_bits == 16 ? kRun16Max : n_in;
-      for (size_t i = 0; i < ks.size();) {
-        Run run{.begin = static_cast<int32_t>(source.size()),
-                .group = group_of[static_cast<size_t>(ks[i])],
-                .segment = s};
-        for (;
-             i < ks.size() && run.n < longest && group_of[static_cast<size_t>(ks[i])] == run.group;
-             ++i, ++run.n) {
-          source.push_back(ks[i]);
-        }
-        for (; run.n % kRunGrain != 0; ++run.n) source.push_back(-1);
-        runs.push_back(run);
-      }
-    }
-    order.runs = runs.data();
-    order.n_runs = static_cast<int32_t>(runs.size());
-    order.source = source.data();
-    order.depth = static_cast<int32_t>(source.size());
-  }
-
   AlignedBytes data_;
 };
 
@@ -243,7 +163,7 @@ class Codes : public IsaTest {};
 SPECD_FOR_EACH_ISA(Codes);
 
 TEST_P(Codes, a_row_has_the_bits_of_the_contract) {
-  for (const Kind& kind : kKinds) {
+  for (const CodeCase& kind : kCodeCases) {
     for (const auto& [n_out, n_in] : kCodeShapes) {
       if (kind.segments > n_in) continue;
       const CodeMatrix w(ops(), kind, n_out, n_in, 1);
@@ -255,7 +175,7 @@ TEST_P(Codes, a_row_has_the_bits_of_the_contract) {
 }
 
 TEST_P(Codes, a_row_has_the_same_bits_whatever_stands_beside_it) {
-  for (const Kind& kind : kKinds) {
+  for (const CodeCase& kind : kCodeCases) {
     const CodeMatrix w(ops(), kind, 131, 1030, 3);
     const std::vector<float> x = random_floats(size_t{129} * w.n_in, 4);
     std::vector<float> alone;
@@ -273,7 +193,7 @@ TEST_P(Codes, a_row_has_the_same_bits_whatever_stands_beside_it) {
 }
 
 TEST_P(Codes, are_near_float64) {
-  for (const Kind& kind : kKinds) {
+  for (const CodeCase& kind : kCodeCases) {
     const CodeMatrix w(ops(), kind, 40, 1030, 5);
     const std::vector<float> x = random_floats(static_cast<size_t>(w.n_in), 6);
     const std::vector<float> out = run(ops(), w, x.data(), 1, 1);
@@ -295,7 +215,7 @@ TEST_P(Codes, are_near_float64) {
 }
 
 TEST_P(Codes, the_largest_codes_and_values_do_not_overflow) {
-  for (const Kind& kind : kKinds) {
+  for (const CodeCase& kind : kCodeCases) {
     if (kind.has_zeros) continue;
     CodeMatrix w(ops(), kind, 16, kRun8Max, 7);
     for (const float sign : {1.0f, -1.0f}) {
@@ -306,7 +226,7 @@ TEST_P(Codes, the_largest_codes_and_values_do_not_overflow) {
 }
 
 TEST_P(Codes, rows_of_zeros_huge_values_and_nans_are_defined_and_stay_alone) {
-  for (const Kind& kind : kKinds) {
+  for (const CodeCase& kind : kCodeCases) {
     const CodeMatrix w(ops(), kind, 33, 300, 9);
     const size_t n_in = static_cast<size_t>(w.n_in), n_out = static_cast<size_t>(w.n_out);
     constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -337,7 +257,7 @@ TEST_P(Codes, rows_of_zeros_huge_values_and_nans_are_defined_and_stay_alone) {
 }
 
 TEST_P(Codes, a_code_more_or_another_zero_is_seen) {
-  for (const Kind& kind : kKinds) {
+  for (const CodeCase& kind : kCodeCases) {
     CodeMatrix w(ops(), kind, 20, 130, 11);
     const std::vector<float> x = random_floats(static_cast<size_t>(w.n_in), 12);
     const std::vector<float> out = run(ops(), w, x.data(), 1, 1);
@@ -351,7 +271,7 @@ TEST_P(Codes, a_code_more_or_another_zero_is_seen) {
 }
 
 TEST_P(Codes, another_order_of_the_additions_is_seen) {
-  for (const Kind& kind : kKinds) {
+  for (const CodeCase& kind : kCodeCases) {
     if (kind.x_bits != 32) continue;
     CodeMatrix w(ops(), kind, 20, 130, 15);
     const std::vector<float> x = random_floats(static_cast<size_t>(w.n_in), 16);
@@ -390,7 +310,7 @@ TEST_P(Codes, every_code_of_float8_has_its_value) {
 TEST(CodesVnni, have_the_bits_of_avx512_without_it) {
   if (!vnni_available()) GTEST_SKIP() << "this processor has no AVX-512 VNNI";
   const Ops& ops = cpu_ops(Isa::kAvx512);
-  for (const Kind& kind : kKinds) {
+  for (const CodeCase& kind : kCodeCases) {
     if (kind.x_bits == 32) continue;
     const CodeMatrix w(ops, kind, 131, 1030, 13);
     const std::vector<float> x = random_floats(size_t{21} * w.n_in, 14);

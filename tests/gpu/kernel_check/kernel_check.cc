@@ -2,7 +2,7 @@
 //
 //   kernel_check LIBRARY [--seed N] [--json FILE] [--only GROUP] [--rates 0] [--fast 1] [--small 1]
 //     fast: with cuBLASLt. small: fewer and smaller shapes, with the same edges, for what is slow.
-//     GROUP: elementwise, norms, matmul, cache, attention, draw, penalties, logits, tree, graph or ranks.
+//     GROUP: elementwise, norms, matmul, codes, cache, attention, draw, penalties, logits, tree, graph or ranks.
 //
 // Ops that promise the CPU's bits are compared by bits with the scalar CPU ops. The others are
 // compared with float64, and by bits with themselves for other numbers of rows, another page order
@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
       {"elementwise", check_elementwise},
       {"norms", check_norms},
       {"matmul", [](Rig& rig) { check_matmul(rig, false); }},
+      {"codes", check_codes},
       {"cache", check_cache},
       {"attention", check_attention},
       {"draw", check_draw},

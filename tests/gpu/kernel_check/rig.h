@@ -220,6 +220,7 @@ void check_elementwise(Rig& rig);
 void check_norms(Rig& rig);
 // fast: cuBLASLt, bfloat16 only, x rounded to bfloat16, not strict.
 void check_matmul(Rig& rig, bool fast);
+void check_codes(Rig& rig);
 void check_attention(Rig& rig);
 void check_cache(Rig& rig);
 void check_draw(Rig& rig);

@@ -2,8 +2,9 @@
 // one binary serves every machine, and nothing else in the project links CUDA.
 //
 // Its ops follow the contract of ops.h with these differences:
-//   * Pointers are device memory, aligned to their elements, except PackArgs::source, which is host
-//     memory. At most 65535 rows. Positions below CudaLimits::positions_max.
+//   * Pointers are device memory, aligned to their elements, except those of PackArgs to what is packed, which
+//     are host memory. At most 65535 rows. Positions below CudaLimits::positions_max.
+//   * A matmul of codes needs no MatmulArgs::scratch.
 //   * "Strict" holds per device. Every output element is one fixed sequence of operations for any
 //     number of rows, stated in the op's file. matmul over bfloat16, attention, rmsnorm, rope_table
 //     and log_prob differ in bits from the CPU; the others agree, except for the payload of a NaN.
@@ -20,7 +21,7 @@
 namespace specd::kernels {
 
 // Must change whenever a declaration in this file changes.
-inline constexpr char kCudaBuild[] = "specd-cuda-14";
+inline constexpr char kCudaBuild[] = "specd-cuda-15";
 
 // What went wrong, as text: what, need, have.
 struct CudaProblem {

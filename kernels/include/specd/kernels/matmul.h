@@ -54,11 +54,12 @@ struct MatmulArgs {
   float* out = nullptr;  // [n_rows, n_out], contiguous; never aliases x
   int32_t n_rows = 0;
   int32_t k_segments = 1;
-  bool apart = false;       // segment sums are not added: out is [k_segments, n_rows, n_out]
-  void* scratch = nullptr;  // for codes: matmul_scratch_bytes(), aligned to 64
+  bool apart = false;  // segment sums are not added: out is [k_segments, n_rows, n_out]
+  // For codes on the CPU: matmul_scratch_bytes(), aligned to 64. Devices have their own.
+  void* scratch = nullptr;
 };
 
-// Where a matmul of codes keeps x in its scratch: in the packed order, and rounded with x_bits 8 and 16.
+// Where a matmul of codes on the CPU keeps x in its scratch: in the packed order, and rounded with x_bits 8 and 16.
 struct RoundedRows {
   // Bytes of a row of 8 bits: an odd number of lines, so that rows use different sets of a cache.
   __attribute__((always_inline)) static size_t stride(const CodeOrder& order) {

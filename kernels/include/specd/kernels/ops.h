@@ -39,7 +39,7 @@ struct Ops {
   void (*pick_tokens)(Stream&, const PickTokensArgs&);
   void (*clamp_nodes)(Stream&, const ClampNodesArgs&);
   void (*walk_tree)(Stream&, const WalkTreeArgs&);
-  size_t (*packed_code_bytes)(const CodeOrder&, int32_t n_out);  // null: no matrices of codes
+  size_t (*packed_code_bytes)(const CodeOrder&, int32_t n_out);
 };
 
 }  // namespace specd::kernels

@@ -85,6 +85,16 @@ inline void mma(Sums& c, const uint4& a, uint32_t b0, uint32_t b1,
                                 &specd::emulated::mma_order, false, where);
 }
 
+inline int32_t add_products(int32_t sum, uint32_t codes, uint32_t x) {
+  auto total = static_cast<uint32_t>(sum);
+  for (int i = 0; i < 4; ++i) {
+    const int32_t product =
+        static_cast<uint8_t>(codes >> 8 * i) * int32_t{static_cast<int8_t>(x >> 8 * i)};
+    total += static_cast<uint32_t>(product);
+  }
+  return static_cast<int32_t>(total);
+}
+
 inline uint32_t bfloat16_pair(float low, float high) {
   return uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(low))} |
          uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(high))} << 16;

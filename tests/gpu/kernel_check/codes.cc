@@ -1,0 +1,164 @@
+// Matrices of codes: packing and matmuls have the CPU's bits for any number of rows.
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/kernel_check/rig.h"
+#include "tests/kernels/code_cases.h"
+
+namespace specd::kernels {
+namespace {
+
+struct Shape {
+  int32_t n_out, n_in, rows;
+};
+
+// A matrix in the form of a file, and packed for both.
+class Matrix : public OrderOfCase {
+ public:
+  Matrix(Rig& rig, const CodeCase& kind, const Shape& shape)
+      : OrderOfCase(kind, shape.n_in, g_random), rig_(rig), shape_(shape), on_gpu_(order) {
+    const auto n_out = static_cast<size_t>(shape.n_out), n_in = static_cast<size_t>(shape.n_in);
+    // Wider than the matrix, as a part of a file is.
+    codes_.resize(n_out * (n_in + kBeside));
+    for (uint8_t& each : codes_) each = random_code(kind, g_random);
+    scale_ = floats(n_out * static_cast<size_t>(order.n_groups), 0.01f);
+    zero_.resize(scale_.size());
+    for (uint8_t& each : zero_) each = static_cast<uint8_t>(below(1 << kind.bits));
+    on_gpu_.runs = rig.gpu.in(runs);
+    on_gpu_.source = rig.gpu.in(source);
+    gpu_ = pack(rig.gpu.ops(), rig.gpu.stream(), on_gpu_, [&](size_t bytes) -> void* {
+      return rig.gpu.in(std::vector<uint8_t>(bytes, 0xff));
+    });
+    cpu_ = pack(rig.cpu, rig.cpu_stream, order, [&](size_t bytes) { return aligned(bytes); });
+  }
+
+  // With `apart`: the sums of all segments.
+  std::vector<float> on_gpu(const float* x, int32_t n_rows, bool apart) {
+    const size_t n = size_of(n_rows, apart);
+    float* out = rig_.gpu.poisoned(n);
+    rig_.gpu.ops().matmul(rig_.gpu.stream(),
+                          {.x = x, .weights = gpu_, .out = out, .n_rows = n_rows, .apart = apart});
+    return rig_.gpu.out(out, n);
+  }
+  std::vector<float> on_cpu(const std::vector<float>& x, int32_t n_rows, bool apart) {
+    std::vector<float> out(size_of(n_rows, apart), kNan);
+    rig_.cpu.matmul(rig_.cpu_stream, {.x = x.data(),
+                                      .weights = cpu_,
+                                      .out = out.data(),
+                                      .n_rows = n_rows,
+                                      .apart = apart,
+                                      .scratch = aligned(matmul_scratch_bytes(cpu_, n_rows))});
+    return out;
+  }
+
+ private:
+  static constexpr int32_t kBeside = 5;
+
+  void* aligned(size_t bytes) {
+    held_.emplace_back(bytes + 64);
+    const auto at = reinterpret_cast<uintptr_t>(held_.back().data());
+    return reinterpret_cast<void*>((at + 63) / 64 * 64);
+  }
+  // In three pieces, which meet within a panel.
+  template <typename Allocate>
+  PackedMatrix pack(const Ops& ops, Stream& stream, const CodeOrder& by, const Allocate& allocate) {
+    PackedMatrix packed{.n_out = shape_.n_out, .n_in = shape_.n_in, .order = &by};
+    packed.data = allocate(ops.packed_code_bytes(by, shape_.n_out));
+    const int32_t sixth = shape_.n_out / 6, stride = shape_.n_in + kBeside;
+    for (const auto& [begin, end] :
+         {std::pair{0, sixth}, {sixth, 2 * sixth}, {2 * sixth, shape_.n_out}}) {
+      const size_t groups = static_cast<size_t>(begin) * static_cast<size_t>(by.n_groups);
+      ops.pack(stream, {.packed = packed,
+                        .source = codes_.data() + int64_t{begin} * stride,
+                        .source_stride = stride,
+                        .n_rows = end - begin,
+                        .column_begin = begin,
+                        .scale = scale_.data() + groups,
+                        .zero = by.has_zeros ? zero_.data() + groups : nullptr});
+    }
+    return packed;
+  }
+  size_t size_of(int32_t n_rows, bool apart) const {
+    return static_cast<size_t>(n_rows) * static_cast<size_t>(shape_.n_out) *
+           static_cast<size_t>(apart ? order.n_segments : 1);
+  }
+
+  Rig& rig_;
+  const Shape shape_;
+  CodeOrder on_gpu_;
+  std::vector<uint8_t> codes_, zero_;
+  std::vector<float> scale_;
+  std::vector<std::vector<char>> held_;
+  PackedMatrix gpu_, cpu_;
+};
+
+// By bits, but any NaN is as good as another.
+std::string other_than(std::vector<float> got, std::vector<float> expected) {
+  for (std::vector<float>* each : {&got, &expected}) {
+    for (float& value : *each) value = std::isnan(value) ? kNan : value;
+  }
+  return difference(got, expected);
+}
+
+// Rows of zeros, of values that are nearly zero, huge ones and, with `hostile`, such that are no numbers.
+std::vector<float> rows_of(const Shape& shape, bool hostile) {
+  const auto n_in = static_cast<size_t>(shape.n_in);
+  std::vector<float> x = floats(static_cast<size_t>(shape.rows) * n_in);
+  const auto row = [&](int32_t r) {
+    return std::span(x).subspan(static_cast<size_t>(r) % static_cast<size_t>(shape.rows) * n_in,
+                                n_in);
+  };
+  for (float& each : row(1)) each = 0;
+  for (float& each : row(2)) each = 1e-44f;
+  row(4)[n_in / 2] = -1e30f;
+  if (!hostile) return x;
+  row(5)[n_in / 3] = kNan;
+  row(6)[n_in - 1] = std::numeric_limits<float>::infinity();
+  return x;
+}
+
+}  // namespace
+
+void check_codes(Rig& rig) {
+  // Runs that end within a chunk, and panels that are not full; rows and packs in several pieces; one long run.
+  const Shape full[] = {{1, 1, 8},       {33, 100, 33},   {130, 1030, 70},
+                        {512, 4096, 33}, {70, 14336, 12}, {1000, 1040, 300}};
+  const Shape reduced[] = {{1, 1, 8}, {33, 100, 33}, {40, 1030, 10}, {9, 1040, 66}, {265, 1040, 2}};
+  for (const CodeCase& kind : kCodeCases) {
+    for (const Shape& shape : rig.small ? std::span<const Shape>(reduced) : full) {
+      if (kind.segments > shape.n_in) continue;
+      Matrix w(rig, kind, shape);
+      std::string problem;
+      for (const bool hostile : {false, true}) {
+        const std::vector<float> x = rows_of(shape, hostile);
+        const std::vector<float> all = w.on_cpu(x, shape.rows, false);
+        const float* x_gpu = rig.gpu.in(x);
+        const std::vector<int32_t> counts =
+            hostile ? std::vector{8} : std::vector{1, 2, 3, 5, 8, 16, 33, shape.rows};
+        for (const int32_t n : counts) {
+          if (!problem.empty() || n > shape.rows) continue;
+          const int32_t first = hostile ? 0 : below(shape.rows - n + 1);
+          const auto begin = all.begin() + static_cast<ptrdiff_t>(first) * shape.n_out;
+          problem = other_than(w.on_gpu(x_gpu + int64_t{first} * shape.n_in, n, false),
+                               {begin, begin + static_cast<ptrdiff_t>(n) * shape.n_out});
+          if (!problem.empty())
+            problem = std::to_string(n) + " rows from " + std::to_string(first) + ", " + problem;
+        }
+        if (problem.empty() && !hostile) {
+          problem = other_than(w.on_gpu(x_gpu, shape.rows, true), w.on_cpu(x, shape.rows, true));
+          if (!problem.empty()) problem = "segments apart, " + problem;
+        }
+      }
+      rig.report.check(std::string("codes ") + kind.name + " " + std::to_string(shape.n_out) +
+                           " x " + std::to_string(shape.n_in),
+                       problem.empty(), problem);
+      rig.gpu.free_all();
+    }
+  }
+}
+
+}  // namespace specd::kernels
