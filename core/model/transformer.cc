@@ -139,8 +139,7 @@ struct Transformer::Impl {
 
     uint64_t bytes() const { return to_size(rows) * to_size(width) * sizeof(float); }
   };
-  // `scratch_bytes`: of a forward, see Weights.
-  std::vector<Activation> activations(uint64_t scratch_bytes) {
+  std::vector<Activation> activations(const Weights::Work& work) {
     const ModelConfig& c = config;
     std::vector<Activation> all{{&x, rows_max, c.hidden_size},
                                 {&h, rows_max, c.hidden_size},
@@ -151,11 +150,11 @@ struct Transformer::Impl {
                                 {&act, rows_max, part.intermediate_size},
                                 {&cos_sin, rows_max, c.head_dim},
                                 {&inv_freq, 1, c.head_dim / 2}};
-    if (scratch_bytes > 0) {
-      all.push_back({&scratch, 1, static_cast<int64_t>((scratch_bytes + 3) / sizeof(float))});
-      // Of q, k and v or of gate and up, where they are of several kinds.
+    if (work.scratch > 0)
+      all.push_back({&scratch, 1, static_cast<int64_t>((work.scratch + 3) / sizeof(float))});
+    // Of q, k and v or of gate and up, where they are of several kinds.
+    if (work.has_parts)
       all.push_back({&side, rows_max, std::max(qkv_width(), 2 * part.intermediate_size)});
-    }
     if (split.is_last()) all.push_back({&picked, logits_rows_max, c.hidden_size});
     if (split.world_rank() == 0) all.push_back({&logits, logits_rows_max, c.vocab_size});
     if (is_shared()) {
@@ -175,7 +174,7 @@ struct Transformer::Impl {
     return all;
   }
   Status allocate_activations() {
-    for (const Activation& each : activations(weights.scratch_bytes(rows_max))) {
+    for (const Activation& each : activations(weights.work(rows_max))) {
       SPECD_TRY(Buffer buffer, device.allocate(each.bytes(), "activations"));
       *each.out = buffer.as<float>();
       buffers.push_back(std::move(buffer));
@@ -397,7 +396,7 @@ Result<Transformer::Memory> Transformer::plan(Device& device, const std::string&
   Impl planned(device, config, rows_max, logits_rows_max, {.split = split});
   SPECD_TRY(const Weights::Plan weights, Weights::plan(device, path, config, split, rows_max));
   Memory memory{.weights = weights.held};
-  for (const Impl::Activation& each : planned.activations(weights.scratch))
+  for (const Impl::Activation& each : planned.activations(weights.work))
     memory.activations += each.bytes();
   return memory;
 }

@@ -17,13 +17,6 @@ Result<void*> Weights::allocate(uint64_t bytes, const char* what) {
   return data;
 }
 
-uint64_t Linear::scratch_bytes(int32_t n_rows) const {
-  uint64_t bytes = 0;
-  for (const Part& part : parts)
-    bytes = std::max<uint64_t>(bytes, matmul_scratch_bytes(part.matrix, n_rows));
-  return bytes;
-}
-
 namespace {
 
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
@@ -81,10 +74,6 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
                                *checkpoint_, source.module, source.n_out, source.n_in,
                                *config_.quantization.of(source.module), [](const std::string&) {}));
       CodeKind kind = quantized->kind();
-      if (device_.ops().packed_code_bytes == nullptr) {
-        return Status(Code::kUnsupported, config_.quantization.name() +
-                                              " weights run on CPUs, not on " + device_.name());
-      }
       if (spec.shares_k) {
         source.rows = embedding_of(config_, split_);
         source.k = {0, source.n_in};
@@ -93,6 +82,7 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
       if (shared == nullptr) {
         shared = std::make_shared<PlacedOrder>(kind);
         SPECD_OK_OR_RETURN(shared->place_on(device_));
+        if (!device_.is_host()) held_bytes += shared->bytes();
       }
       order = shared;
     }
@@ -136,27 +126,37 @@ Result<Weights::Plan> Weights::plan(Device& device, const std::string& model_dir
   SPECD_OK_OR_RETURN(planned.open(model_dir));
   Plan plan{.held = to_size(config.vocab_size) *
                     to_size(embedding_columns_of(device, config, split)) *
-                    dtype_bytes(planned.dtype)};
+                    dtype_bytes(planned.dtype),
+            .work = {}};
   for (const Spec& spec : planned.specs()) {
     SPECD_TRY(const std::vector<Group> groups, planned.groups_of(spec));
     for (const Group& group : groups) {
       plan.held += planned.packed_bytes(group);
-      if (group.order != nullptr) {
-        plan.scratch = std::max<uint64_t>(
-            plan.scratch, kernels::RoundedRows::bytes(group.order->order(), rows_max));
+      if (device.is_host() && group.order != nullptr) {
+        plan.work.scratch = std::max<uint64_t>(
+            plan.work.scratch, kernels::RoundedRows::bytes(group.order->order(), rows_max));
       }
     }
+    plan.work.has_parts |= groups.size() > 1;
   }
+  plan.held += planned.held_bytes;  // of orders
   return plan;
 }
 
-uint64_t Weights::scratch_bytes(int32_t n_rows) const {
-  uint64_t bytes = lm_head.scratch_bytes(n_rows);
+Weights::Work Weights::work(int32_t n_rows) const {
+  Work work;
+  const auto look_at = [&](const Linear& each) {
+    for (const Linear::Part& part : each.parts) {
+      if (device_.is_host())
+        work.scratch = std::max<uint64_t>(work.scratch, matmul_scratch_bytes(part.matrix, n_rows));
+    }
+    work.has_parts |= each.parts.size() > 1;
+  };
+  look_at(lm_head);
   for (const Layer& layer : layers) {
-    for (const Linear* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
-      bytes = std::max(bytes, each->scratch_bytes(n_rows));
+    for (const Linear* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) look_at(*each);
   }
-  return bytes;
+  return work;
 }
 
 void Weights::pack(const PackedMatrix& into, int32_t column, const Source& source) {

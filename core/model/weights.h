@@ -30,9 +30,6 @@ struct Linear {
   };
   std::vector<Part> parts;
   int32_t n_out = 0;
-
-  // For a forward of so many rows.
-  uint64_t scratch_bytes(int32_t n_rows) const;
 };
 
 // Owns its memory on `device`, which must outlive it. Immutable after load().
@@ -60,9 +57,15 @@ class Weights {
   // [0, 1]. Uses memory for the packed weights; of the files only the embedding stays mapped,
   // on the CPU.
   Status load(const std::string& model_dir, const std::function<void(double)>& progress);
-  // held_bytes and scratch_bytes() of a rank after load(), from the headers of the files.
+  // What a forward needs of memory for the linear layers, beside their inputs and outputs.
+  struct Work {
+    uint64_t scratch = 0;    // for matmuls of codes on the CPU; devices have their own
+    bool has_parts = false;  // of a layer, to be put side by side
+  };
+  // held_bytes and work() of a rank after load(), from the headers of the files.
   struct Plan {
-    uint64_t held = 0, scratch = 0;
+    uint64_t held = 0;
+    Work work;
   };
   static Result<Plan> plan(Device& device, const std::string& model_dir, const ModelConfig& config,
                            Split split, int32_t rows_max);
@@ -80,9 +83,8 @@ class Weights {
       nullptr;  // [hidden]; null unless the stage is the last, as lm_head's data
   Linear lm_head;
   std::vector<Piece> streamed;  // every packed matrix, in order
-  uint64_t held_bytes = 0;      // packed weights and the embedding table
-  // What a forward of so many rows needs for matmuls of codes.
-  uint64_t scratch_bytes(int32_t n_rows) const;
+  uint64_t held_bytes = 0;      // packed weights, their orders on devices, and the embedding table
+  Work work(int32_t n_rows) const;
   // The whole embedding as in the file, in host memory. REQUIRES load().
   const TensorView& embedding_in_file() const;
   uint64_t parameters = 0;  // of the whole model

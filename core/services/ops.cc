@@ -110,8 +110,9 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
     if (held->shared != nullptr) {
       shared_head(*held->shared, in, n, to);
     } else {
-      // The target's output head may be quantized, on the host alone. Otherwise this is empty.
-      std::vector<float> scratch((kernels::matmul_scratch_bytes(weights, n) + 3) / sizeof(float));
+      // The target's output head may be quantized. Otherwise, and on devices, this is empty.
+      const size_t bytes = op.on_host() ? kernels::matmul_scratch_bytes(weights, n) : 0;
+      std::vector<float> scratch((bytes + 3) / sizeof(float));
       ops.matmul(stream, {.x = in,
                           .weights = weights,
                           .out = to,
