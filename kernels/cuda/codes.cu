@@ -81,27 +81,31 @@ struct RoundArgs {
   int32_t n_in, n_runs, depth, chunk;
 };
 
-// join() of the values of all threads of a team, a warp or a block, for each of them.
+// Threads that round a run together, and of their block. With 8 bits a row is one run.
+__host__ __device__ constexpr int team_of(int x_bits) { return x_bits == 8 ? 1024 : kWarp; }
+__host__ __device__ constexpr int round_threads(int x_bits) { return x_bits == 8 ? 1024 : 256; }
+
+// join() of the values of all threads of a team, for each of them.
 template <int kTeam, typename Join>
 __device__ inline int32_t of_team(int32_t value, const Join& join) {
-  static_assert(kTeam == kWarp || kTeam == kWarpsMax * kWarp);
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
     value = join(value, __shfl_xor_sync(0xffffffffu, value, lanes));
   }
   if constexpr (kTeam > kWarp) {
-    __shared__ int32_t of_warp[kWarpsMax];
+    __shared__ int32_t of_warp[kTeam / kWarp];
     __syncthreads();  // all have read the one before
     if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
     __syncthreads();
     value = of_warp[0];
-    for (int w = 1; w < kWarpsMax; ++w) value = join(value, of_warp[w]);
+    for (int w = 1; w < kTeam / kWarp; ++w) value = join(value, of_warp[w]);
   }
   return value;
 }
 
 // A team rounds a run of a row, a thread 4 k at a time.
-template <int kXBits, int kTeam>
-__global__ void __launch_bounds__(kWarpsMax* kWarp) round_runs(RoundArgs a) {
+template <int kXBits>
+__global__ void __launch_bounds__(round_threads(kXBits)) round_runs(RoundArgs a) {
+  constexpr int kTeam = team_of(kXBits);
   let_next_start();
   wait_for_previous();
   constexpr float kLimit = kXBits == 8 ? 127.0f : 127.0f * 256.0f;
@@ -177,16 +181,14 @@ __global__ void gather_rows(RoundArgs a) {
 }
 
 void round_x(CudaStream& stream, const RoundArgs& a, int32_t x_bits) {
-  constexpr int kThreads = kWarpsMax * kWarp;
-  const int64_t runs = int64_t{a.to.n_rows} * a.n_runs;
   if (x_bits == 32) {
-    launch_early(stream, blocks_for(int64_t{a.to.n_rows} * (a.depth / 4), kThreads), kThreads, 0,
-                 gather_rows, a);
-  } else if (x_bits == 16) {
-    launch_early(stream, blocks_for(runs, kWarpsMax), kThreads, 0, round_runs<16, kWarp>, a);
-  } else {
-    launch_early(stream, blocks_for(runs, 1), kThreads, 0, round_runs<8, kThreads>, a);
+    return launch_early(stream, blocks_for(int64_t{a.to.n_rows} * (a.depth / 4), 256), 256, 0,
+                        gather_rows, a);
   }
+  const int64_t runs = int64_t{a.to.n_rows} * a.n_runs;
+  const int threads = round_threads(x_bits);
+  launch_early(stream, blocks_for(runs, threads / team_of(x_bits)), threads, 0,
+               x_bits == 8 ? round_runs<8> : round_runs<16>, a);
 }
 
 }  // namespace

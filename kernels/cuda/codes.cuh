@@ -8,7 +8,6 @@
 namespace specd::kernels::cuda {
 
 constexpr int kWarp = 32;
-constexpr int kWarpsMax = 8;  // of a block
 
 // k of the 16 bytes of a lane. A run may begin and end within.
 __host__ __device__ constexpr int chunk_of(int bits) { return 128 / bits; }

@@ -13,7 +13,8 @@
 namespace specd::kernels::cuda {
 namespace {
 
-constexpr int kRowsMax = 8;  // of a block
+constexpr int kWarpsMax = 8;  // of a block
+constexpr int kRowsMax = 8;   // likewise
 
 // ---- the arithmetic of a chunk -------------------------------------------------------------------
 
@@ -223,9 +224,9 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 2) multiply(MultiplyArgs a) 
   const auto take = [&](Pieces& from) {
     Piece piece = from.take();
     if constexpr (Form::kIsCut) {
-      const int32_t end = piece.end;
+      // The codes behind the end are 0.
       piece.begin = static_cast<int32_t>(int64_t{chunks} * warp / warps) * kChunk;
-      piece.end = min(static_cast<int32_t>(int64_t{chunks} * (warp + 1) / warps) * kChunk, end);
+      piece.end = static_cast<int32_t>(int64_t{chunks} * (warp + 1) / warps) * kChunk;
     }
     return piece;
   };

@@ -24,12 +24,12 @@ inline std::vector<std::string> families() {
   return names;
 }
 
-// A copy below `folder` with the tokenizer that all of them share: ids are bytes.
-inline std::string family_folder(const std::string& folder, const std::string& name) {
+// A copy below `folder` with the tokenizer that all of them share: ids are bytes. `from`: where the models are.
+inline std::string family_folder(const std::string& folder, const std::string& name,
+                                 const std::string& from = kFamilyModels) {
   namespace fs = std::filesystem;
   const std::string to = folder + "/" + name;
-  fs::copy(kFamilyModels + name, to,
-           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  fs::copy(from + name, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   fs::copy_file(kFamilyModels + "tokenizer.json", to + "/tokenizer.json",
                 fs::copy_options::overwrite_existing);
   return to;

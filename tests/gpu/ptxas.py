@@ -31,7 +31,7 @@ THREADS = {
     "join_parts": 256, "matmul_chain": 128, "to_bfloat16": 256, "rmsnorm_kernel": 256, "head_norm_kernel": 256,
     "rope_table_kernel": 64, "rope_append_kernel": 256, "kv_move_kernel": 128, "pick_tokens_kernel": 128,
     "clamp_nodes_kernel": 128, "walk_tree_kernel": 128,
-    "pack_words": 256, "pack_scales": 256, "round_runs": 256, "gather_rows": 256, "multiply": 256,
+    "pack_words": 256, "pack_scales": 256, "round_runs<8>": 1024, "round_runs<16>": 256, "gather_rows": 256, "multiply": 256,
 }
 # Dynamic shared memory, as staged_bytes() of attention.cu and shared_bytes() of attention_tiles.cu, for heads of 128
 # or 256, kFewBytes and kManyBytes of matmul.cu, and Shared of codes_multiply.cu for 8 warps. A launch of matmul_few or
@@ -89,7 +89,7 @@ def lines_of(source, architecture):
         shared = int(shared.group(1)) if shared else 0
         kernel = short(name)
         shared += DYNAMIC.get(kernel, 0)
-        threads = THREADS.get(kernel.split("<")[0])
+        threads = THREADS.get(kernel, THREADS.get(kernel.split("<")[0]))
         if threads is None:
             if kernel.startswith("probe"):
                 continue

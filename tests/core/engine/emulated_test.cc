@@ -155,6 +155,42 @@ TEST_P(EmulatedFamily, writes_what_transformers_writes) {
   }
 }
 
+class EmulatedQuantized : public Emulated, public testing::WithParamInterface<std::string> {};
+
+TEST_P(EmulatedQuantized, writes_what_plain_decoding_writes) {
+  EngineOptions o = options();
+  o.model.name = GetParam();
+  o.model.path = model_folder_ =
+      family_folder(folder_, GetParam(), SPECD_TEST_REFERENCE "/quantized/");
+  o.routes = {route("lookup", plugin("specd.drafter.prompt_lookup"), 4)};
+  std::vector<Request> plain;
+  for (int32_t i = 0; i < 3; ++i) {
+    Request r = request("", "off", 24);
+    std::vector<int32_t>& prompt = r.prompt_tokens.emplace();
+    for (int32_t k = 0; k < 9 + 4 * i; ++k) prompt.push_back(40 + (7 * i + k * k) % 60);
+    r.ignore_eos = true;
+    plain.push_back(r);
+  }
+  start(o);
+  const std::vector<Outcome> on_cpu = run_all(plain);
+  o.devices = {"cuda:0"};
+  start(o);
+  const std::vector<Outcome> outcomes = run_all(plain);
+  expect_whole(outcomes, 24);
+  std::vector<Request> routed = plain;
+  for (Request& each : routed) each.route = "lookup";
+  expect_identical(run_all(routed), outcomes, "lookup");
+  for (size_t i = 0; i < plain.size(); ++i) {
+    expect_near(outcomes[i].tokens, on_cpu[i].tokens, plain[i],
+                GetParam() + ", prompt " + std::to_string(i));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, EmulatedQuantized,
+                         testing::Values("ct_int8_static_qwen3", "ct_int4_actorder_llama",
+                                         "awq_qwen3", "fp8_block_llama", "ct_mixed_llama"),
+                         [](const auto& model) { return model.param; });
+
 // The bits of one. The draft model is shared too.
 TEST_F(Emulated, ranks_write_what_one_device_writes) {
   const std::string folder = family_folder(folder_, "llama_bias");

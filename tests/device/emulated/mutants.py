@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 
 from translate import blank_comments, translate
 
@@ -24,6 +25,8 @@ LIMIT_SECONDS = 300
 GROUPS = {
     "attention.cu": ["attention"],
     "attention_tiles.cu": ["attention"],
+    "codes.cu": ["codes"],
+    "codes_multiply.cu": ["codes"],
     "draw.cu": ["logits", "draw", "penalties"],
     "elementwise.cu": ["elementwise"],
     "matmul.cu": ["matmul"],
@@ -112,6 +115,88 @@ DEFECTS = [
      "a.x, n, n_in);"),
     ("matmul.cu", "a piece of a pack begins where the first did", "const int32_t begin = a.column_begin + done;",
      "const int32_t begin = a.column_begin;"),
+
+    ("codes.cu", "pack_words beyond the last", "if (unit >= n_rows * words) return;", ""),
+    ("codes.cu", "pack_words beyond the order", "k < depth ? source_k[k] : -1;", "source_k[k];"),
+    ("codes.cu", "pack_words loses the high halves", "code(word * 8 + 4 + i) << 4)", "code(word * 8 + 4 + i))"),
+    ("codes.cu", "pack_words swaps the halves", "code(word * 8 + i) | code(word * 8 + 4 + i) << 4", "code(word * 8 + 4 + i) | code(word * 8 + i) << 4"),
+    ("codes.cu", "pack_words forgets where its columns begin", "word = unit % words, column = column_begin + row;", "word = unit % words, column = row;"),
+    ("codes.cu", "pack_scales beyond the last", "if (unit >= int64_t{n_rows} * to.groups) return;", ""),
+    ("codes.cu", "pack_scales without the factor of floats", "__fmul_rn(scale[unit], factor)", "scale[unit]"),
+    ("codes.cu", "pack_scales of another group", "unit % to.groups) * kWarp", "unit % to.groups / 2) * kWarp"),
+    ("codes.cu", "pack_scales forgets the zeros", "if (to.zero != nullptr) to.zero[at] = zero[unit];", ""),
+    ("codes.cu", "a pack without the stride of the source", "a.source_stride == 0 ? n_in : static_cast<uint64_t>(a.source_stride);", "n_in;"),
+    ("codes.cu", "a piece of a pack has the first codes", "static_cast<const uint8_t*>(a.source) + first * stride", "static_cast<const uint8_t*>(a.source)"),
+    ("codes.cu", "a piece of a pack has the first scales", "a.scale + first * groups", "a.scale"),
+    ("codes.cu", "a piece of a pack has the first zeros", "a.zero + first * groups", "a.zero"),
+    ("codes.cu", "a piece of a pack begins where the first did", "const int32_t column = a.column_begin + done;", "const int32_t column = a.column_begin;"),
+    ("codes.cu", "a pack is not waited for", "stream.note(cudaStreamSynchronize(stream.handle));", ""),
+    ("codes.cu", "zeros without memory", "(order.has_zeros ? 5 : 4)", "4"),
+    ("codes.cu", "x of the padding", "return at < 0 ? 0.0f : x[at];", "return x[at];"),
+    ("codes.cu", "x of the first run", "a.source[run.begin + k]", "a.source[k]"),
+    ("codes.cu", "the largest of the positive", "__float_as_int(value_at(k + i)) & 0x7fffffff", "__float_as_int(value_at(k + i))"),
+    ("codes.cu", "the largest of half a warp", "lanes = kWarp / 2;", "lanes = kWarp / 4;"),
+    ("codes.cu", "the largest without the last warp", "w < kTeam / kWarp; ++w) value", "w < kTeam / kWarp - 1; ++w) value"),
+    ("codes.cu", "what is nearly zero is divided by", "m < 0x1p-100f", "m == 0"),
+    ("codes.cu", "the limit of 8 bits for 16", "kXBits == 8 ? 127.0f", "kXBits > 0 ? 127.0f"),
+    ("codes.cu", "a fixed scale without a least", "scaled < -128.0f ? -128.0f : ", ""),
+    ("codes.cu", "a fixed scale without a largest", "scaled > 127.0f ? 127.0f : scaled", "scaled"),
+    ("codes.cu", "a fixed scale is not the row's", "is_fixed ? a.x_scale : __fdiv_rn(m, kLimit)", "__fdiv_rn(m, kLimit)"),
+    ("codes.cu", "lower bytes without signs", "static_cast<int8_t>(static_cast<uint8_t>(q));", "static_cast<uint8_t>(q);"),
+    ("codes.cu", "lower bytes where the upper ones are", "(to + a.chunk) = lower;", "(to + 16) = lower;"),
+    ("codes.cu", "chunks of bytes lie over each other", "* (a.chunk * kXBits / 8) + at % a.chunk", "* a.chunk + at % a.chunk"),
+    ("codes.cu", "a thread takes the k of another", "k < run.n; k += 4 * kTeam) {\n    uint32_t", "k < run.n; k += 2 * kTeam) {\n    uint32_t"),
+    ("codes.cu", "runs beyond the last are rounded", "if (unit >= int64_t{a.to.n_rows} * a.n_runs) return;", ""),
+    ("codes.cu", "every thread says what its run has", "if (begin != 0) return;", ""),
+    ("codes.cu", "gather_rows beyond the last", "if (unit >= a.to.n_rows * units) return;", ""),
+    ("codes.cu", "gather_rows of the padding", "return at < 0 ? 0.0f : a.x[row * a.n_in + at];", "return a.x[row * a.n_in + at];"),
+    ("codes.cu", "gather_rows of the first row", "a.x[row * a.n_in + at]", "a.x[at]"),
+    ("codes.cu", "a piece of rows begins where the first did", ".x = a.x + int64_t{done} * n_in,", ".x = a.x,"),
+    ("codes.cu", "a piece of rows ends where the first did", ".out = a.out + int64_t{done} * n_out,", ".out = a.out,"),
+    ("codes.cu", "segments of pieces of rows lie over each other", "? int64_t{a.n_rows} * n_out : 0", "? int64_t{n} * n_out : 0"),
+    ("codes.cu", "segments are not left apart", "a.apart && order.n_segments > 1", "false"),
+    ("codes.cu", "what runs have lies over x", "(stream.scratch + n * row_bytes)", "(stream.scratch)"),
+
+    ("codes_multiply.cu", "a chunk adds what is before its run", "unit >= begin && unit < end;", "unit < end;"),
+    ("codes_multiply.cu", "a chunk adds what is behind its run", "unit >= begin && unit < end;", "unit >= begin;"),
+    ("codes_multiply.cu", "integers before a run are not hidden", "units.begin > 0 || units.end", "units.end"),
+    ("codes_multiply.cu", "integers behind a run are not hidden", "units.begin > 0 || units.end < kChunk / kRunGrain", "units.begin > 0"),
+    ("codes_multiply.cu", "low halves with the high ones", "words[i] & 0x0f0f0f0fu;", "words[i];"),
+    ("codes_multiply.cu", "high halves with the low ones", "words[i] >> 4 & 0x0f0f0f0fu;", "words[i] >> 4;"),
+    ("codes_multiply.cu", "the upper part without its weight", "sum.part[0]) << 8)", "sum.part[0]) << 7)"),
+    ("codes_multiply.cu", "x of the first row", "x[r * kXPieces + p];\n        const", "x[p];\n        const"),
+    ("codes_multiply.cu", "a zero less", "static_cast<uint32_t>(zero) * static_cast<uint32_t>(x_sum)", "static_cast<uint32_t>(zero - 1) * static_cast<uint32_t>(x_sum)"),
+    ("codes_multiply.cu", "floats without their sign", "(words[i] << 8 & 0x80008000u) | ", ""),
+    ("codes_multiply.cu", "floats without their last bit", "words[i] >> 1 & 0x3f803f80u", "words[i] >> 1 & 0x3f003f00u"),
+    ("codes_multiply.cu", "floats in another order", "codes.value[4 * i + 1] = half(odd & 0xffffu);\n      codes.value[4 * i + 2] = half(even >> 16);", "codes.value[4 * i + 2] = half(odd & 0xffffu);\n      codes.value[4 * i + 1] = half(even >> 16);"),
+    ("codes_multiply.cu", "a warp has no more than 32 runs", "if (taken_ == kWarp) read();", "taken_ %= kWarp;"),
+    ("codes_multiply.cu", "runs are left out after 32", "next_ = at + kWarp * step_;", "next_ = at + kWarp * step_ + step_;"),
+    ("codes_multiply.cu", "a run behind the last is looked at", "at + 1 == n_ || ", ""),
+    ("codes_multiply.cu", "every run ends its segment", "ends ? run.segment : -1", "run.segment"),
+    ("codes_multiply.cu", "a share of the run is left out", "(int64_t{chunks} * (warp + 1) / warps) * kChunk;", "(int64_t{chunks} * (warp + 1) / (warps + 1)) * kChunk;"),
+    ("codes_multiply.cu", "a chunk too many is copied", "++at.chunk * kChunk < at.piece.end", "++at.chunk * kChunk <= at.piece.end"),
+    ("codes_multiply.cu", "a piece too many is copied", "(n_pieces - warp + warps - 1) / warps);", "(n_pieces - warp + warps - 1) / warps + 1);"),
+    ("codes_multiply.cu", "x of other rows is copied", "row_at(lane / Form::kXPieces)", "row_at(lane / Form::kXPieces / 2)"),
+    ("codes_multiply.cu", "x is copied over weights", "at.left > 0 && lane < Room::kX", "at.left > 0"),
+    ("codes_multiply.cu", "x is copied before it is there", "copy_weights(i, at);", "copy_weights(i, at), copy_x(i, at);"),
+    ("codes_multiply.cu", "multiply waits for one chunk less", "wait_for_groups<kStages - 2>();", "wait_for_groups<kStages - 1>();"),
+    ("codes_multiply.cu", "a warp does not wait for its lanes", "__syncwarp();", ""),
+    ("codes_multiply.cu", "multiply copies over what it reads", "stage == 0 ? kStages - 1 : stage - 1;", "stage;"),
+    ("codes_multiply.cu", "the scale of the first group", "+ piece.group) * kWarp + lane;", ") * kWarp + lane;"),
+    ("codes_multiply.cu", "what the first row has in a run", "row_at(lane % kRows) * a.n_runs", "row_at(0) * a.n_runs"),
+    ("codes_multiply.cu", "what the first run has in a row", "a.n_runs + done + p];", "a.n_runs + p];"),
+    ("codes_multiply.cu", "shares of a run are left out", "p < n; ++p) sum +=", "p < n - 1; ++p) sum +="),
+    ("codes_multiply.cu", "the zeros of the run that is shared are its default", "Form::kZero : int32_t{a.weights.zero[of_group]};\n        const OfRun", "Form::kZero : Form::kZero;\n        const OfRun"),
+    ("codes_multiply.cu", "sums begin anew with the next pieces", "if (done > 0) total", "if (false) total"),
+    ("codes_multiply.cu", "sums are kept of the wrong lane", "sums_of[r * kWarp + lane]", "sums_of[r * kWarp]"),
+    ("codes_multiply.cu", "a segment begins with the one before it", "          total = 0;\n", ""),
+    ("codes_multiply.cu", "segments are not added", "segment == 0 ? total : __fadd_rn(result, total);", "total;"),
+    ("codes_multiply.cu", "segments left apart lie over each other", "a.out + segment * a.apart", "a.out"),
+    ("codes_multiply.cu", "rows beyond the last are stored", "row < a.n_rows && column", "column"),
+    ("codes_multiply.cu", "columns beyond the last are stored", "row < a.n_rows && column < a.n_out", "row < a.n_rows"),
+    ("codes_multiply.cu", "the last panel is left out", "blocks_for(a.n_out, kWarp)", "(a.n_out + kWarp - 2) / kWarp"),
+    ("codes_multiply.cu", "too little shared memory", "(pieces + 1) * kRows", "pieces * kRows"),
+    ("codes_multiply.cu", "rows are left out between warps", "for (int r = warp; r < kRows; r += warps) {", "for (int r = warp; r < kRows; r += kWarpsMax) {"),
 
     ("attention.cu", "a row does not see itself", "min(last - first + 1, kPart)", "min(last - first, kPart)"),
     ("attention.cu", "a row sees one too many", "min(last - first + 1, kPart)", "min(last - first + 2, kPart)"),
@@ -205,7 +290,7 @@ DEFECTS = [
     ("draw.cu", "the k-th largest is one too far", "return static_cast<double>(row.top_k);", "return static_cast<double>(row.top_k) + 1;"),
     ("draw.cu", "a bin is passed that reaches the limit", "before + sum) >= limit", "before + sum) > limit"),
     ("draw.cu", "a bin counts for those above it", "votes == 0 ? sum : sum - own, last", "sum, last"),
-    ("draw.cu", "uniform numbers of a sequence that is not there", "s >= 0 && s < a.n_sequences", "s >= -1 && s < a.n_sequences + 1"),
+    ("draw.cu", "uniform numbers of a sequence that is not there", "is_known = s >= 0 && s < a.n_sequences", "is_known = s >= -1 && s < a.n_sequences + 1"),
     ("draw.cu", "uniform numbers without a purpose", "a.purpose, 0, x);", "0, 0, x);"),
     ("draw.cu", "uniform numbers of 32 bits", "(x[i] >> 8) * 0x1p-24f", "x[i] * 0x1p-32f"),
     ("draw.cu", "uniform numbers dense in strided rows", "(a.out_stride == 0 ? a.lanes : a.out_stride)", "a.lanes"),
@@ -384,6 +469,25 @@ def all_defects(folder):
             yield name, what, text.replace(old, new)
 
 
+def failure(command, env):
+    """Why a command fails, or "". Does not wait for the rest once it has said so."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as running:
+        ends = threading.Timer(LIMIT_SECONDS, running.kill)
+        ends.start()
+        said = ""
+        for line in running.stdout:
+            if line.startswith(("emulated CUDA", "FAILED")):
+                said = line.rstrip()
+                running.kill()
+                break
+        running.wait()
+        is_late = ends.finished.is_set()
+        ends.cancel()
+    if said or running.returncode == 0:
+        return said
+    return "does not end" if is_late else f"exit status {running.returncode}"
+
+
 class Bench:
     def __init__(self, build):
         self.build = os.path.abspath(build)
@@ -427,16 +531,10 @@ class Bench:
             for group in GROUPS[name]:
                 env = dict(os.environ, SPECD_EMULATED_CUDA=f"seed={seed},seconds=60,"
                                                            f"mma_order={seed % 2}")
-                try:
-                    done = subprocess.run([self.check, library, "--seed", str(seed), "--small", "1", "--rates",
-                                           "0", "--only", group], capture_output=True, text=True, env=env,
-                                          timeout=LIMIT_SECONDS)
-                except subprocess.TimeoutExpired:
-                    return f"{group}, seed {seed}: does not end"
-                if done.returncode != 0:
-                    words = [line for line in done.stderr.splitlines() if line.startswith("emulated CUDA")]
-                    words += [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-                    return f"{group}, seed {seed}: {(words or [f'exit status {done.returncode}'])[0]}"
+                words = failure([self.check, library, "--seed", str(seed), "--small", "1", "--rates", "0", "--only",
+                                 group], env)
+                if words:
+                    return f"{group}, seed {seed}: {words}"
         return ""
 
 

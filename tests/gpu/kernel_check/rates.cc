@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/gpu/kernel_check/rig.h"
+#include "tests/kernels/code_cases.h"
 
 namespace specd::kernels {
 
@@ -50,7 +51,7 @@ constexpr Shape kShapes[] = {{"qkv", 6144, kHidden, 1},
 constexpr int kShapesOfLayer = 4;
 
 void print_us(const char* name, const std::vector<double>& us) {
-  std::printf("%16s", name);
+  std::printf("%18s", name);
   for (const double each : us) std::printf(" %9.2f", each);
   std::printf("\n");
 }
@@ -142,6 +143,45 @@ void rates_between(Gpu& gpu, const std::vector<int32_t>& counts) {
   }
 }
 
+// Microseconds of the matmuls of codes.
+void rates_of_codes(Gpu& gpu, const std::vector<int32_t>& counts, const float* x, float* out) {
+  constexpr CodeCase kKinds[] = {{.name = "w8a8"},
+                                 {.name = "w4a16", .bits = 4, .x_bits = 16, .group = 128},
+                                 {.name = "fp8", .x_bits = 32}};
+  for (CodeCase kind : kKinds) {
+    std::vector<uint8_t> codes(size_t{2 * kFfn} * kHidden);
+    for (uint8_t& each : codes) each = random_code(kind, g_random);
+    for (const Shape& shape : kShapes) {
+      if (kind.x_bits != 8) kind.segments = shape.segments;
+      const OrderOfCase on_host(kind, shape.n_in, g_random);
+      CodeOrder order = on_host.order;
+      order.runs = gpu.in(on_host.runs);
+      order.source = gpu.in(on_host.source);
+      const std::vector<float> scale =
+          floats(static_cast<size_t>(shape.n_out) * static_cast<size_t>(order.n_groups), 0.01f);
+      std::vector<PackedMatrix> layers(kLayers,
+                                       {.n_out = shape.n_out, .n_in = shape.n_in, .order = &order});
+      for (PackedMatrix& each : layers) {
+        each.data = gpu.bytes(gpu.ops().packed_code_bytes(order, shape.n_out));
+        gpu.ops().pack(gpu.stream(), {.packed = each,
+                                      .source = codes.data(),
+                                      .n_rows = shape.n_out,
+                                      .column_begin = 0,
+                                      .scale = scale.data()});
+      }
+      std::vector<double> us;
+      for (const int32_t n : counts) {
+        const auto submit = [&] {
+          for (const PackedMatrix& each : layers)
+            gpu.ops().matmul(gpu.stream(), {.x = x, .weights = each, .out = out, .n_rows = n});
+        };
+        us.push_back(median_ns(gpu, kRepeat, submit) / kLayers / 1e3);
+      }
+      print_us((std::string(kind.name) + " " + shape.name).c_str(), us);
+    }
+  }
+}
+
 }  // namespace
 
 std::string rates(Rig& rig) {
@@ -189,7 +229,7 @@ std::string rates(Rig& rig) {
     json += (rows == 1 ? "\"" : ", \"") + std::to_string(rows) + "\": " + std::to_string(ns / 1e6);
   }
   const std::vector<int32_t> counts = {1, 8, 64, 512};
-  std::printf("\nmicroseconds a call, context %d\n%16s", kContext, "rows");
+  std::printf("\nmicroseconds a call, context %d\n%18s", kContext, "rows");
   for (const int32_t n : counts) std::printf(" %9d", n);
   std::printf("\n");
   for (size_t shape = 0; shape < kShapesOfLayer; ++shape) {
@@ -198,6 +238,7 @@ std::string rates(Rig& rig) {
     print_us(kShapes[shape].name, us);
   }
   rates_between(gpu, counts);
+  rates_of_codes(gpu, counts, x, out);
   gpu.free_all();
   return json + "}}";
 }
