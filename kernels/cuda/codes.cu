@@ -81,9 +81,11 @@ struct RoundArgs {
   int32_t n_in, n_runs, depth, chunk;
 };
 
-// Threads that round a run together, and of their block. With 8 bits a row is one run.
-__host__ __device__ constexpr int team_of(int x_bits) { return x_bits == 8 ? 1024 : kWarp; }
-__host__ __device__ constexpr int round_threads(int x_bits) { return x_bits == 8 ? 1024 : 256; }
+// Threads of a block, and of those the ones that round a run together. With 8 bits a row is one run.
+template <int kXBits>
+constexpr int kRoundThreads = kXBits == 8 ? 1024 : 256;
+template <int kXBits>
+constexpr int kRoundTeam = kXBits == 8 ? 1024 : kWarp;
 
 // join() of the values of all threads of a team, for each of them.
 template <int kTeam, typename Join>
@@ -104,8 +106,8 @@ __device__ inline int32_t of_team(int32_t value, const Join& join) {
 
 // A team rounds a run of a row, a thread 4 k at a time.
 template <int kXBits>
-__global__ void __launch_bounds__(round_threads(kXBits)) round_runs(RoundArgs a) {
-  constexpr int kTeam = team_of(kXBits);
+__global__ void __launch_bounds__(kRoundThreads<kXBits>) round_runs(RoundArgs a) {
+  constexpr int kTeam = kRoundTeam<kXBits>;
   let_next_start();
   wait_for_previous();
   constexpr float kLimit = kXBits == 8 ? 127.0f : 127.0f * 256.0f;
@@ -186,9 +188,11 @@ void round_x(CudaStream& stream, const RoundArgs& a, int32_t x_bits) {
                         gather_rows, a);
   }
   const int64_t runs = int64_t{a.to.n_rows} * a.n_runs;
-  const int threads = round_threads(x_bits);
-  launch_early(stream, blocks_for(runs, threads / team_of(x_bits)), threads, 0,
-               x_bits == 8 ? round_runs<8> : round_runs<16>, a);
+  const auto launch = [&]<int kXBits>() {
+    launch_early(stream, blocks_for(runs, kRoundThreads<kXBits> / kRoundTeam<kXBits>),
+                 kRoundThreads<kXBits>, 0, round_runs<kXBits>, a);
+  };
+  x_bits == 8 ? launch.template operator()<8>() : launch.template operator()<16>();
 }
 
 }  // namespace
