@@ -1,4 +1,5 @@
 // Matrices of codes: packing and matmuls have the CPU's bits for any number of rows.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -103,20 +104,20 @@ std::string other_than(std::vector<float> got, std::vector<float> expected) {
   return difference(got, expected);
 }
 
-// Rows of zeros, of values that are nearly zero, huge ones and, with `hostile`, such that are no numbers.
+// Where there are so many: a row of zeros, one of values that are nearly zero, one with a huge value and, with
+// `hostile`, two with values that are no numbers.
 std::vector<float> rows_of(const Shape& shape, bool hostile) {
   const auto n_in = static_cast<size_t>(shape.n_in);
-  std::vector<float> x = floats(static_cast<size_t>(shape.rows) * n_in);
-  const auto row = [&](int32_t r) {
-    return std::span(x).subspan(static_cast<size_t>(r) % static_cast<size_t>(shape.rows) * n_in,
-                                n_in);
-  };
+  std::vector<float> x = floats(std::max<size_t>(8, static_cast<size_t>(shape.rows)) * n_in);
+  const auto row = [&](size_t r) { return std::span(x).subspan(r * n_in, n_in); };
   for (float& each : row(1)) each = 0;
   for (float& each : row(2)) each = 1e-38f;
   row(4)[n_in / 2] = -1e30f;
-  if (!hostile) return x;
-  row(5)[n_in / 3] = kNan;
-  row(6)[n_in - 1] = std::numeric_limits<float>::infinity();
+  if (hostile) {
+    row(5)[n_in / 3] = kNan;
+    row(6)[n_in - 1] = std::numeric_limits<float>::infinity();
+  }
+  x.resize(static_cast<size_t>(shape.rows) * n_in);
   return x;
 }
 
