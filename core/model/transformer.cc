@@ -160,7 +160,7 @@ struct Transformer::Impl {
     if (is_shared()) {
       const int32_t k_max = std::max(c.n_heads * c.head_dim, c.intermediate_size);
       int64_t width = int64_t{n_segments()} * c.hidden_size;
-      if (scratch_bytes > 0) {
+      if (work.has_codes) {
         all.push_back({&whole_x, rows_max, k_max});
         width = std::max<int64_t>(width, k_max);
       }

@@ -132,6 +132,7 @@ Result<Weights::Plan> Weights::plan(Device& device, const std::string& model_dir
     SPECD_TRY(const std::vector<Group> groups, planned.groups_of(spec));
     for (const Group& group : groups) {
       plan.held += planned.packed_bytes(group);
+      plan.work.has_codes |= group.order != nullptr;
       if (device.is_host() && group.order != nullptr) {
         plan.work.scratch = std::max<uint64_t>(
             plan.work.scratch, kernels::RoundedRows::bytes(group.order->order(), rows_max));
@@ -147,6 +148,7 @@ Weights::Work Weights::work(int32_t n_rows) const {
   Work work;
   const auto look_at = [&](const Linear& each) {
     for (const Linear::Part& part : each.parts) {
+      work.has_codes |= part.matrix.order != nullptr;
       if (device_.is_host())
         work.scratch = std::max<uint64_t>(work.scratch, matmul_scratch_bytes(part.matrix, n_rows));
     }

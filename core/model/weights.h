@@ -61,6 +61,7 @@ class Weights {
   struct Work {
     uint64_t scratch = 0;    // for matmuls of codes on the CPU; devices have their own
     bool has_parts = false;  // of a layer, to be put side by side
+    bool has_codes = false;  // some matrix
   };
   // held_bytes and work() of a rank after load(), from the headers of the files.
   struct Plan {
