@@ -19,7 +19,10 @@ void check_format(const MatrixFormat& f) {
   const bool grouped = f.scales == Scales::kGroup || f.scales == Scales::kBlock;
   if (grouped ? f.group < 1 : f.group != 0) specd::fuzz::fail("group");
   if (f.scales == Scales::kBlock ? f.block_rows < 1 : f.block_rows != 0) specd::fuzz::fail("block");
-  if (f.zero_add < 0 || f.zero_add > (f.has_zeros ? 1 : 0)) specd::fuzz::fail("zero points");
+  const bool may_add = f.layout == MatrixFormat::Layout::kGptq;
+  const bool may_have = f.layout >= MatrixFormat::Layout::kPacked;
+  if (f.zero_add < 0 || f.zero_add > (may_add ? 1 : 0) || (f.has_zeros && !may_have))
+    specd::fuzz::fail("zero points");
   if (f.place.empty() || f.scale.empty()) specd::fuzz::fail("a place or a name is missing");
 }
 
