@@ -77,8 +77,8 @@ Status Models::load(const EngineOptions& options, const Target& wanted,
   target->gather_bytes();
   const KvFormat& asked = config.quantization.kv();
   if (asked.is_float8 && wanted.options.kv_dtype != KvDType::kF8E4M3) {
-    log(LogLevel::kInfo, asked.place + ": the checkpoint was made for a cache in FP8, which " +
-                             "model.kv.dtype: f8e4m3 gives; it is " +
+    log(LogLevel::kInfo, asked.place + ": the checkpoint was made for a cache in FP8; expected " +
+                             "model.kv.dtype f8e4m3, found " +
                              kv_dtype_name(wanted.options.kv_dtype));
   }
 
