@@ -3,61 +3,126 @@
 
 namespace specd::kernels::SPECD_ISA {
 
+namespace {
+
+constexpr int kChunk = RoundedRows::kFloatBlock;  // k that are put in order at once
+
+// The next n <= kChunk of a row in the packed order, which begin at `source`: where they are in x, if they are
+// neighbors there, else gathered in `room`.
+SPECD_INLINE const float* in_order(const int32_t* source, int n, const float* x, float* room) {
+  uint32_t apart = 0;
+  for (int i = 0; i < n; ++i) apart |= static_cast<uint32_t>(source[i] - source[0] - i);
+  if (apart == 0 && source[0] >= 0) return x + source[0];
+  for (int i = 0; i < n; ++i) room[i] = source[i] < 0 ? 0.0f : x[source[i]];
+  return room;
+}
+
+// As bits, which order magnitudes and put infinities and NaNs last.
+SPECD_INLINE uint32_t largest_magnitude(const float* value, int n) {
+  uint32_t largest = 0;
+  for (int i = 0; i < n; ++i) {
+    const uint32_t magnitude = bits_of(value[i]) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest;
+}
+
+// Rounds to 8 bits in `first`, or to the upper and the lower 8 of 16 in both; returns the sum. `by` multiplies or, of
+// a fixed scale, divides.
+template <int kBits, bool kIsFixed>
+SPECD_INLINE int32_t round_values(const float* value, int n, float by, int8_t* __restrict first,
+                                  int8_t* __restrict second) {
+  int32_t sum = 0;
+  for (int i = 0; i < n; ++i) {
+    float scaled = kIsFixed ? value[i] / by : value[i] * by;
+    if constexpr (kIsFixed) {
+      scaled = scaled > -128.0f ? scaled : -128.0f;
+      scaled = scaled < 127.0f ? scaled : 127.0f;
+    }
+    // Adding and subtracting 1.5 * 2^23 rounds to nearest even; its lower bits are the integer.
+    const int32_t q = static_cast<int32_t>(bits_of(scaled + 0x1.8p23f) - bits_of(0x1.8p23f));
+    sum += q;
+    if constexpr (kBits == 8) {
+      first[i] = static_cast<int8_t>(q);
+    } else {
+      const int8_t lower = static_cast<int8_t>(static_cast<uint8_t>(q));
+      first[i] = static_cast<int8_t>((q - lower) >> 8);
+      second[i] = lower;
+    }
+  }
+  return sum;
+}
+
+// use(k, values, n) for the k of a run from its first, a chunk at a time.
+template <typename Use>
+SPECD_INLINE void each_chunk(const CodeOrder& order, const Run& run, const float* x,
+                             const Use& use) {
+  alignas(64) float room[kChunk];
+  for (int k = 0; k < run.n; k += kChunk) {
+    const int n = run.n - k < kChunk ? run.n - k : kChunk;
+    use(k, in_order(order.source + run.begin + k, n, x, room), n);
+  }
+}
+
+template <int kBits>
+void round_row(const CodeOrder& order, const float* x, const RoundedRows& to, size_t row) {
+  constexpr float kLimit = kBits == 8 ? 127.0f : 127.0f * 256.0f;
+  const bool is_fixed = order.x_scale > 0;
+  for (int i = 0; i < order.n_runs; ++i) {
+    const Run run = order.runs[i];
+    uint32_t largest = 0;
+    each_chunk(
+        order, run, x, [&](int, const float* value, int n) __attribute__((always_inline)) {
+          const uint32_t of_chunk = largest_magnitude(value, n);
+          largest = of_chunk > largest ? of_chunk : largest;
+        });
+    const float m = from_bits(largest);
+    const bool is_finite = largest < 0x7f800000u, is_zero = !is_fixed && m < 0x1p-100f;
+    const size_t first = row * RoundedRows::stride(order) + static_cast<size_t>(run.begin);
+    int32_t sum = 0;
+    if (!is_finite || is_zero) {
+      for (int p = 0; p < kBits / 8; ++p)
+        __builtin_memset(to.part[p] + first, 0, static_cast<size_t>(run.n));
+    } else {
+      each_chunk(
+          order, run, x, [&](int k, const float* value, int n) __attribute__((always_inline)) {
+            int8_t *const at = to.part[0] + first + k, *const second = kBits == 8
+                                                                           ? nullptr
+                                                                           : to.part[1] + first + k;
+            if (kBits == 8 && is_fixed) {
+              sum += round_values<kBits, true>(value, n, order.x_scale, at, second);
+            } else {
+              sum += round_values<kBits, false>(value, n, kLimit / m, at, second);
+            }
+          });
+    }
+    const size_t of_run = row * static_cast<size_t>(order.n_runs) + static_cast<size_t>(i);
+    const float own = is_zero ? 0.0f : is_fixed ? order.x_scale : m / kLimit;
+    to.scale[of_run] = is_finite ? own : from_bits(0x7fc00000u);
+    to.sum[of_run] = sum;
+  }
+}
+
+}  // namespace
+
 void round_rows(const MatmulArgs& a, int part, int parts) {
   const CodeOrder& order = *a.weights.order;
   const RoundedRows to(order, a.n_rows, a.scratch);
-  const size_t stride = RoundedRows::stride(order), n_in = static_cast<size_t>(a.weights.n_in);
-  const float limit = order.x_bits == 8 ? 127.0f : 127.0f * 256.0f;
   const Share share = share_of(a.n_rows, part, parts);
   for (int64_t r = share.begin; r < share.end; ++r) {
-    const float* const x = a.x + r * n_in;
-    if (order.x_bits == 32) {
-      const int32_t block = RoundedRows::kFloatBlock;
-      for (int32_t k = 0; k < order.depth; k += block) {
-        const int32_t n = order.depth - k < block ? order.depth - k : block;
-        const int32_t* const source = order.source + k;
-        float* const value = to.value_at(static_cast<size_t>(r), static_cast<size_t>(k));
-        for (int32_t i = 0; i < n; ++i) value[i] = source[i] < 0 ? 0.0f : x[source[i]];
+    const float* const x = a.x + r * a.weights.n_in;
+    const size_t row = static_cast<size_t>(r);
+    if (order.x_bits == 8) {
+      round_row<8>(order, x, to, row);
+    } else if (order.x_bits == 16) {
+      round_row<16>(order, x, to, row);
+    } else {
+      for (int k = 0; k < order.depth; k += kChunk) {
+        const int n = order.depth - k < kChunk ? order.depth - k : kChunk;
+        float* const room = to.value_at(row, static_cast<size_t>(k));
+        const float* const value = in_order(order.source + k, n, x, room);
+        if (value != room) __builtin_memcpy(room, value, sizeof(float) * static_cast<size_t>(n));
       }
-      continue;
-    }
-    for (int i = 0; i < order.n_runs; ++i) {
-      const Run run = order.runs[i];
-      const int32_t* const source = order.source + run.begin;
-      uint32_t largest = 0;  // as bits, which order magnitudes and put infinities and NaNs last
-      for (int k = 0; k < run.n; ++k) {
-        const uint32_t magnitude = source[k] < 0 ? 0 : bits_of(x[source[k]]) & 0x7fffffffu;
-        largest = magnitude > largest ? magnitude : largest;
-      }
-      const float m = from_bits(largest);
-      const bool is_finite = largest<0x7f800000u, is_fixed = order.x_scale> 0,
-                 is_zero = !is_fixed && m < 0x1p-100f;
-      const float inverse = is_finite && !is_zero ? limit / m : 0.0f;
-      int32_t sum = 0;
-      for (int k = 0; k < run.n; ++k) {
-        const float value = source[k] < 0 || !is_finite ? 0.0f : x[source[k]];
-        float scaled = value * inverse;
-        if (is_fixed) {
-          scaled = value / order.x_scale;
-          scaled = scaled < -128.0f ? -128.0f : scaled > 127.0f ? 127.0f : scaled;
-        }
-        // Adding and subtracting 1.5 * 2^23 rounds to nearest even; its lower bits are the integer.
-        const int32_t q = static_cast<int32_t>(bits_of(scaled + 0x1.8p23f) - bits_of(0x1.8p23f));
-        sum += q;
-        const size_t at = static_cast<size_t>(r) * stride + static_cast<size_t>(run.begin + k);
-        if (order.x_bits == 8) {
-          to.part[0][at] = static_cast<int8_t>(q);
-        } else {
-          const int8_t lower = static_cast<int8_t>(static_cast<uint8_t>(q));
-          to.part[0][at] = static_cast<int8_t>((q - lower) / 256);
-          to.part[1][at] = lower;
-        }
-      }
-      const size_t at =
-          static_cast<size_t>(r) * static_cast<size_t>(order.n_runs) + static_cast<size_t>(i);
-      const float own = is_zero ? 0.0f : is_fixed ? order.x_scale : m / limit;
-      to.scale[at] = is_finite ? own : from_bits(0x7fc00000u);
-      to.sum[at] = sum;
     }
   }
 }
