@@ -19,40 +19,30 @@ int32_t run_max(int32_t x_bits) {
 }  // namespace
 
 PlacedOrder::PlacedOrder(const CodeKind& kind) {
-  const int64_t n_in = std::ssize(kind.group_of);
-  for (int32_t segment = 0; segment < kind.n_segments; ++segment) {
-    const int64_t begin = n_in * segment / kind.n_segments,
-                  end = n_in * (segment + 1) / kind.n_segments;
-    std::vector<int32_t> ks(to_size(end - begin));
-    std::iota(ks.begin(), ks.end(), static_cast<int32_t>(begin));
-    std::ranges::stable_sort(ks, {}, [&](int32_t k) { return kind.group_of[to_size(k)]; });
-    kernels::Run run{.begin = static_cast<int32_t>(source_.size()), .segment = segment};
-    if (ks.empty()) {  // fewer k than segments: its sum is 0
-      source_.push_back(-1);
-      run.n = 1;
+  std::vector<int32_t> ks(kind.group_of.size());
+  std::iota(ks.begin(), ks.end(), 0);
+  std::ranges::stable_sort(ks, {}, [&](int32_t k) { return kind.group_of[to_size(k)]; });
+  kernels::Run run;
+  const auto finish = [&] {
+    if (run.n == 0) return;
+    for (; run.n % kernels::kRunGrain != 0; ++run.n) source_.push_back(-1);
+    runs_.push_back(run);
+  };
+  for (const int32_t k : ks) {
+    const int32_t group = kind.group_of[to_size(k)];
+    if (run.n == 0 || run.group != group || run.n == run_max(kind.x_bits)) {
+      finish();
+      run = {.begin = static_cast<int32_t>(source_.size()), .group = group};
     }
-    const auto finish = [&] {
-      if (run.n == 0) return;
-      for (; run.n % kernels::kRunGrain != 0; ++run.n) source_.push_back(-1);
-      runs_.push_back(run);
-    };
-    for (const int32_t k : ks) {
-      const int32_t group = kind.group_of[to_size(k)];
-      if (run.n == 0 || run.group != group || run.n == run_max(kind.x_bits)) {
-        finish();
-        run = {.begin = static_cast<int32_t>(source_.size()), .group = group, .segment = segment};
-      }
-      source_.push_back(k);
-      ++run.n;
-    }
-    finish();
+    source_.push_back(k);
+    ++run.n;
   }
+  finish();
   SPECD_CHECK(kind.x_bits != 8 || runs_.size() == 1, "a row of x has one scale");
   order_ = {.runs = runs_.data(),
             .source = source_.data(),
             .n_runs = static_cast<int32_t>(runs_.size()),
             .n_groups = kind.n_groups,
-            .n_segments = kind.n_segments,
             .depth = static_cast<int32_t>(source_.size()),
             .bits = kind.bits,
             .x_bits = kind.x_bits,

@@ -18,7 +18,6 @@ struct CodeKind {
   bool has_zeros = false;
   float x_scale = 0;  // with x_bits 8: of every row; 0 = of each row its own
   int32_t n_groups = 1;
-  int32_t n_segments = 1;         // of k, see kernels/matmul.h
   std::vector<int32_t> group_of;  // of each k
 
   auto operator<=>(const CodeKind&) const = default;
@@ -26,8 +25,8 @@ struct CodeKind {
 
 class PlacedOrder {
  public:
-  // Segment by segment; in each the k of a group side by side, groups and their k increasing. REQUIRES
-  // groups below n_groups, and with x_bits 8 one group, one segment and at most kRun8Max k.
+  // The k of a group side by side, groups and their k increasing. REQUIRES groups below n_groups, and with
+  // x_bits 8 one group and at most kRun8Max k.
   explicit PlacedOrder(const CodeKind& kind);
   PlacedOrder(const PlacedOrder&) = delete;
   PlacedOrder& operator=(const PlacedOrder&) = delete;

@@ -58,7 +58,7 @@ struct TileArgs {
   // Of the run: sums start at 0, or are loaded; they end in the totals, or are stored.
   bool starts = false, ends = false;
   void* sums = nullptr;     // Form::Sum [rows][stride], of the run
-  float* totals = nullptr;  // [rows][stride], of the segment
+  float* totals = nullptr;  // [rows][stride]
   size_t stride = 0;
   const float* scale = nullptr;   // 16 of the group; panels are scale_step apart
   const uint8_t* zero = nullptr;  // the same, or null
@@ -191,19 +191,10 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
         p += across;
       }
     }
-    if (i + 1 < order.n_runs && order.runs[i + 1].segment == run.segment) continue;
-    // The end of a segment.
-    float* const to = a.apart ? a.out + static_cast<size_t>(run.segment) * a.n_rows * n_out : a.out;
-    for (int r = 0; r < rows; ++r) {
-      const float* const total = totals + r * stride;
-      float* const out = to + (row + r) * n_out + column;
-      if (run.segment == 0 || a.apart) {
-        __builtin_memcpy(out, total, sizeof(float) * columns);
-      } else {
-        for (size_t c = 0; c < columns; ++c) out[c] = out[c] + total[c];
-      }
-    }
-    __builtin_memset(totals, 0, sizeof(float) * static_cast<size_t>(rows) * stride);
+  }
+  for (int r = 0; r < rows; ++r) {
+    __builtin_memcpy(a.out + (row + r) * n_out + column, totals + r * stride,
+                     sizeof(float) * columns);
   }
 }
 

@@ -269,8 +269,7 @@ void matmul_codes(CudaStream& stream, const MatmulArgs& a) {
                          .out = a.out + int64_t{done} * n_out,
                          .n_out = n_out,
                          .n_rows = n,
-                         .n_runs = order.n_runs,
-                         .apart = a.apart && order.n_segments > 1 ? int64_t{a.n_rows} * n_out : 0};
+                         .n_runs = order.n_runs};
     multiply_codes(stream, order.bits, order.x_bits, m);
   }
 }

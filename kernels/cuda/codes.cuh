@@ -35,7 +35,6 @@ struct MultiplyArgs {
   const Run* runs;
   float* out;
   int32_t n_out, n_rows, n_runs;
-  int64_t apart;  // from one segment to the next in out; 0: they are added
 };
 
 void multiply_codes(CudaStream& stream, int32_t bits, int32_t x_bits, const MultiplyArgs& a);

@@ -150,7 +150,6 @@ struct Float8 {
 struct Piece {
   int32_t begin, end;  // k
   int32_t group;
-  int32_t segment;  // -1: another run of it follows
 };
 
 // The pieces of a warp, every step-th run from its own on. Each lane holds one of the next 32, so that one read
@@ -164,8 +163,7 @@ class Pieces {
   __device__ Piece take() {
     if (taken_ == kWarp) read();
     const auto of_lane = [&](int32_t value) { return __shfl_sync(0xffffffffu, value, taken_); };
-    const Piece piece = {of_lane(held_.begin), of_lane(held_.end), of_lane(held_.group),
-                         of_lane(held_.segment)};
+    const Piece piece = {of_lane(held_.begin), of_lane(held_.end), of_lane(held_.group)};
     ++taken_;
     return piece;
   }
@@ -174,8 +172,7 @@ class Pieces {
   __device__ void read() {
     const int32_t at = min(next_, n_ - 1);
     const Run run = runs_[at];
-    const bool ends = at + 1 == n_ || runs_[at + 1].segment != run.segment;
-    held_ = {run.begin, run.begin + run.n, run.group, ends ? run.segment : -1};
+    held_ = {run.begin, run.begin + run.n, run.group};
     next_ = at + kWarp * step_;
     taken_ = 0;
   }
@@ -186,8 +183,7 @@ class Pieces {
 };
 
 // In shared memory: for each warp a ring of stages, each with a chunk of the weights, of 32 lanes, and of x; then
-// what pieces got, [piece][row][lane]; the sums of the segment and of the segments before it, [row][lane]; and the
-// segments that end with the pieces.
+// what pieces got, [piece][row][lane]; and the totals so far, [row][lane].
 template <typename Form, int kRows>
 struct Shared {
   static constexpr int kStages = Form::stages(kRows);
@@ -198,7 +194,7 @@ struct Shared {
   static constexpr size_t bytes(int warps) {
     const auto pieces = static_cast<size_t>(warps * kTurns);
     return static_cast<size_t>(warps * kStages * kStage) * sizeof(uint4) +
-           (pieces + 1) * kRows * kWarp * sizeof(uint2) + pieces * sizeof(int32_t);
+           kRows * kWarp * (pieces * sizeof(uint2) + sizeof(float));
   }
 };
 
@@ -212,8 +208,7 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 2) multiply(MultiplyArgs a) 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp, together = warps * Room::kTurns;
   auto* const got = reinterpret_cast<uint2*>(ring + warps * kStages * kStage);
-  auto* const sums_of = reinterpret_cast<float2*>(got + together * kRows * kWarp);
-  auto* const segment_of = reinterpret_cast<int32_t*>(sums_of + kRows * kWarp);
+  auto* const totals = reinterpret_cast<float*>(got + together * kRows * kWarp);
   const int64_t panel = blockIdx.y;
   const int32_t first_row = static_cast<int32_t>(blockIdx.x) * kRows, chunks = a.weights.chunks;
   const int32_t n_pieces = Form::kIsCut ? warps : a.n_runs;
@@ -272,10 +267,6 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 2) multiply(MultiplyArgs a) 
   }
 
   int stage = 0;
-  const auto store = [&](float* out, int r, float value) {
-    const int64_t column = panel * kWarp + lane, row = first_row + r;
-    if (row < a.n_rows && column < a.n_out) out[row * a.n_out + column] = value;
-  };
 #pragma unroll 1
   for (int32_t done = 0; done < n_pieces; done += together) {
     const int n = min(n_pieces - done, together);
@@ -321,13 +312,12 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 2) multiply(MultiplyArgs a) 
           at.y = __float_as_uint(scale);
         }
       }
-      if (lane == 0) segment_of[p] = piece.segment;
     }
     __syncthreads();
 #pragma unroll 1
     for (int r = warp; r < kRows; r += warps) {
       const uint2* const each = got + r * kWarp + lane;
-      float total = 0, result = 0;  // of the segment; of those before it, with it where it ends
+      float total = 0;
       if constexpr (Form::kIsCut) {
         uint32_t sum = 0;
         for (int p = 0; p < n; ++p) sum += each[p * kRows * kWarp].x;
@@ -335,23 +325,20 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, 2) multiply(MultiplyArgs a) 
         const int32_t zero =
             a.weights.zero == nullptr ? Form::kZero : int32_t{a.weights.zero[of_group]};
         const OfRun of_run = a.of_run[row_at(r)];
-        result = __fmaf_rn(Form::exact(static_cast<int32_t>(sum), zero, of_run.sum),
-                           __fmul_rn(of_run.scale, a.weights.scale[of_group]), 0.0f);
+        total = __fmaf_rn(Form::exact(static_cast<int32_t>(sum), zero, of_run.sum),
+                          __fmul_rn(of_run.scale, a.weights.scale[of_group]), 0.0f);
       } else {
-        float2& before = sums_of[r * kWarp + lane];
-        if (done > 0) total = before.x, result = before.y;
+        float& before = totals[r * kWarp + lane];
+        if (done > 0) total = before;
         for (int p = 0; p < n; ++p) {
           const uint2 of_piece = each[p * kRows * kWarp];
           total = __fmaf_rn(__uint_as_float(of_piece.x), __uint_as_float(of_piece.y), total);
-          const int32_t segment = segment_of[p];
-          if (segment < 0) continue;
-          if (a.apart > 0) store(a.out + segment * a.apart, r, total);
-          result = segment == 0 ? total : __fadd_rn(result, total);
-          total = 0;
         }
-        before = {total, result};
+        before = total;
       }
-      if (a.apart == 0 && done + n == n_pieces) store(a.out, r, result);
+      const int64_t column = panel * kWarp + lane, row = first_row + r;
+      if (done + n == n_pieces && row < a.n_rows && column < a.n_out)
+        a.out[row * a.n_out + column] = total;
     }
     __syncthreads();  // before the next pieces take the place of these
   }

@@ -38,25 +38,23 @@ struct Matrix {
 };
 
 // The packed order of a matrix, without padding: groups of kRun16Max, or one for all k with x_bits 8 and 32.
-// REQUIRES segments and groups of whole grains.
+// REQUIRES groups of whole grains.
 struct OrderOfGroups {
   std::vector<Run> runs;
   std::vector<int32_t> source;
   CodeOrder order;
 
-  OrderOfGroups(int32_t n_in, int32_t segments, int32_t bits, int32_t x_bits) {
+  OrderOfGroups(int32_t n_in, int32_t bits, int32_t x_bits) {
     const bool one_group = x_bits != 16;
-    const int32_t longest = one_group ? n_in / segments : kRun16Max;
+    const int32_t longest = one_group ? n_in : kRun16Max;
     for (int32_t k = 0; k < n_in; ++k) source.push_back(k);
     for (int32_t k = 0; k < n_in; k += longest) {
-      runs.push_back({k, std::min(longest, n_in - k), one_group ? 0 : k / longest,
-                      static_cast<int32_t>(int64_t{k} * segments / n_in)});
+      runs.push_back({k, std::min(longest, n_in - k), one_group ? 0 : k / longest});
     }
     order = {.runs = runs.data(),
              .source = source.data(),
              .n_runs = static_cast<int32_t>(runs.size()),
              .n_groups = one_group ? 1 : static_cast<int32_t>(runs.size()),
-             .n_segments = segments,
              .depth = n_in,
              .bits = bits,
              .x_bits = x_bits};
@@ -173,7 +171,7 @@ int main(int argc, char** argv) {
   double macs = 0;  // per row
   const auto add = [&](int n_out, int n_in, int segments) {
     Matrix m;
-    if (is_code) orders.emplace_back(n_in, x_bits == 8 ? 1 : segments, bits, x_bits);
+    if (is_code) orders.emplace_back(n_in, bits, x_bits);
     m.bytes = is_code ? ops.packed_code_bytes(orders.back().order, n_out)
                       : ops.packed_bytes(type, n_out, n_in);
     m.segments = segments;
@@ -306,8 +304,12 @@ int main(int argc, char** argv) {
       AttentionArgs a;
       a.qkv = qkv.data();
       a.out = out.data();
-      a.kv = {k.data(), v.data(), DType::kBF16,
-              kv_heads, head_dim, static_cast<size_t>(kv_heads * head_dim * kPageTokens)};
+      a.kv = {.k = k.data(),
+              .v = v.data(),
+              .dtype = KvDType::kBF16,
+              .n_kv_heads = kv_heads,
+              .head_dim = head_dim,
+              .page_stride = static_cast<size_t>(kv_heads * head_dim * kPageTokens)};
       a.position = position.data();
       a.span = span.data();
       a.table = zero.data();

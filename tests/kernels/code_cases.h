@@ -15,7 +15,6 @@ struct CodeCase {
   const char* name;
   int32_t bits = 8, x_bits = 8;
   int32_t group = 0;  // 0 = one for all k
-  int32_t segments = 1;
   float x_scale = 0;
   bool has_zeros = false;
   bool shuffled = false;  // k belong to groups in any order
@@ -27,20 +26,17 @@ inline constexpr CodeCase kCodeCases[] = {
     {.name = "w4a8", .bits = 4},
     {.name = "w8a16 in groups of 32", .x_bits = 16, .group = 32},
     {.name = "w4a16 in groups of 128", .bits = 4, .x_bits = 16, .group = 128},
-    {.name = "w4a16 in segments", .bits = 4, .x_bits = 16, .group = 64, .segments = 8},
     {.name = "w4a16 with zeros", .bits = 4, .x_bits = 16, .group = 32, .has_zeros = true},
-    {.name = "w4a16 of one group", .bits = 4, .x_bits = 16, .segments = 8},
+    {.name = "w4a16 of one group", .bits = 4, .x_bits = 16},
     {.name = "w4a16 shuffled",
      .bits = 4,
      .x_bits = 16,
      .group = 32,
-     .segments = 8,
      .has_zeros = true,
      .shuffled = true},
     {.name = "fp8", .x_bits = 32},
-    {.name = "fp8 in segments", .x_bits = 32, .segments = 8},
     {.name = "fp8 in blocks of 128", .x_bits = 32, .group = 128},
-    {.name = "fp8 shuffled", .x_bits = 32, .group = 32, .segments = 8, .shuffled = true},
+    {.name = "fp8 shuffled", .x_bits = 32, .group = 32, .shuffled = true},
 };
 
 // Of E4M3FN.
@@ -52,7 +48,7 @@ inline uint8_t random_code(const CodeCase& kind, std::mt19937& engine) {
   }
 }
 
-// Segments of k, in each the groups, in each the k; runs of at most kRun16Max with x_bits 16.
+// The groups, in each the k; runs of at most kRun16Max with x_bits 16.
 struct OrderOfCase {
   std::vector<int32_t> group_of;  // [n_in]
   std::vector<Run> runs;
@@ -64,33 +60,26 @@ struct OrderOfCase {
     group_of.resize(static_cast<size_t>(n_in));
     for (int32_t k = 0; k < n_in; ++k) group_of[static_cast<size_t>(k)] = k / group;
     if (kind.shuffled) std::shuffle(group_of.begin(), group_of.end(), engine);
-    for (int32_t s = 0; s < kind.segments; ++s) {
-      const int32_t begin = static_cast<int32_t>(int64_t{n_in} * s / kind.segments),
-                    end = static_cast<int32_t>(int64_t{n_in} * (s + 1) / kind.segments);
-      std::vector<int32_t> ks(static_cast<size_t>(end - begin));
-      std::iota(ks.begin(), ks.end(), begin);
-      std::stable_sort(ks.begin(), ks.end(), [&](int32_t a, int32_t b) {
-        return group_of[static_cast<size_t>(a)] < group_of[static_cast<size_t>(b)];
-      });
-      const int32_t longest = kind.x_bits == 16 ? kRun16Max : n_in;
-      for (size_t i = 0; i < ks.size();) {
-        Run run{.begin = static_cast<int32_t>(source.size()),
-                .group = group_of[static_cast<size_t>(ks[i])],
-                .segment = s};
-        for (;
-             i < ks.size() && run.n < longest && group_of[static_cast<size_t>(ks[i])] == run.group;
-             ++i, ++run.n) {
-          source.push_back(ks[i]);
-        }
-        for (; run.n % kRunGrain != 0; ++run.n) source.push_back(-1);
-        runs.push_back(run);
+    std::vector<int32_t> ks(static_cast<size_t>(n_in));
+    std::iota(ks.begin(), ks.end(), 0);
+    std::stable_sort(ks.begin(), ks.end(), [&](int32_t a, int32_t b) {
+      return group_of[static_cast<size_t>(a)] < group_of[static_cast<size_t>(b)];
+    });
+    const int32_t longest = kind.x_bits == 16 ? kRun16Max : n_in;
+    for (size_t i = 0; i < ks.size();) {
+      Run run{.begin = static_cast<int32_t>(source.size()),
+              .group = group_of[static_cast<size_t>(ks[i])]};
+      for (; i < ks.size() && run.n < longest && group_of[static_cast<size_t>(ks[i])] == run.group;
+           ++i, ++run.n) {
+        source.push_back(ks[i]);
       }
+      for (; run.n % kRunGrain != 0; ++run.n) source.push_back(-1);
+      runs.push_back(run);
     }
     order = {.runs = runs.data(),
              .source = source.data(),
              .n_runs = static_cast<int32_t>(runs.size()),
              .n_groups = (n_in + group - 1) / group,
-             .n_segments = kind.segments,
              .depth = static_cast<int32_t>(source.size()),
              .bits = kind.bits,
              .x_bits = kind.x_bits,

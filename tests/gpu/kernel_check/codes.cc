@@ -39,22 +39,21 @@ class Matrix : public OrderOfCase {
     pack(rig.cpu, rig.cpu_stream, cpu_);
   }
 
-  // Packs first: nothing but pack() has waited for its kernels. With `apart`: the sums of all segments.
-  std::vector<float> on_gpu(const float* x, int32_t n_rows, bool apart) {
-    const size_t n = size_of(n_rows, apart);
+  // Packs first: nothing but pack() has waited for its kernels.
+  std::vector<float> on_gpu(const float* x, int32_t n_rows) {
+    const size_t n = size_of(n_rows);
     float* out = rig_.gpu.poisoned(n);
     pack(rig_.gpu.ops(), rig_.gpu.stream(), gpu_);
     rig_.gpu.ops().matmul(rig_.gpu.stream(),
-                          {.x = x, .weights = gpu_, .out = out, .n_rows = n_rows, .apart = apart});
+                          {.x = x, .weights = gpu_, .out = out, .n_rows = n_rows});
     return rig_.gpu.out(out, n);
   }
-  std::vector<float> on_cpu(const std::vector<float>& x, int32_t n_rows, bool apart) {
-    std::vector<float> out(size_of(n_rows, apart), kNan);
+  std::vector<float> on_cpu(const std::vector<float>& x, int32_t n_rows) {
+    std::vector<float> out(size_of(n_rows), kNan);
     rig_.cpu.matmul(rig_.cpu_stream, {.x = x.data(),
                                       .weights = cpu_,
                                       .out = out.data(),
                                       .n_rows = n_rows,
-                                      .apart = apart,
                                       .scratch = aligned(matmul_scratch_bytes(cpu_, n_rows))});
     return out;
   }
@@ -82,9 +81,8 @@ class Matrix : public OrderOfCase {
                         .zero = order.has_zeros ? zero_.data() + groups : nullptr});
     }
   }
-  size_t size_of(int32_t n_rows, bool apart) const {
-    return static_cast<size_t>(n_rows) * static_cast<size_t>(shape_.n_out) *
-           static_cast<size_t>(apart ? order.n_segments : 1);
+  size_t size_of(int32_t n_rows) const {
+    return static_cast<size_t>(n_rows) * static_cast<size_t>(shape_.n_out);
   }
 
   Rig& rig_;
@@ -131,12 +129,11 @@ void check_codes(Rig& rig) {
                            {400, 1040, 1}, {9, 1430, 5},  {9, 1040, 66}};
   for (const Shape& shape : rig.small ? std::span<const Shape>(reduced) : full) {
     for (const CodeCase& kind : kCodeCases) {
-      if (kind.segments > shape.n_in) continue;
       Matrix w(rig, kind, shape);
       std::string problem;
       for (const bool hostile : {false, true}) {
         const std::vector<float> x = rows_of(shape, hostile);
-        const std::vector<float> all = w.on_cpu(x, shape.rows, false);
+        const std::vector<float> all = w.on_cpu(x, shape.rows);
         const float* x_gpu = rig.gpu.in(x);
         std::vector<int32_t> counts = {shape.rows};
         if (shape.rows <= 33) counts = {1, 2, 3, 5, 8, 16, 33};
@@ -145,14 +142,10 @@ void check_codes(Rig& rig) {
           if (!problem.empty() || n > shape.rows) continue;
           const int32_t first = hostile ? 0 : below(shape.rows - n + 1);
           const auto begin = all.begin() + static_cast<ptrdiff_t>(first) * shape.n_out;
-          problem = other_than(w.on_gpu(x_gpu + int64_t{first} * shape.n_in, n, false),
+          problem = other_than(w.on_gpu(x_gpu + int64_t{first} * shape.n_in, n),
                                {begin, begin + static_cast<ptrdiff_t>(n) * shape.n_out});
           if (!problem.empty())
             problem = std::to_string(n) + " rows from " + std::to_string(first) + ", " + problem;
-        }
-        if (problem.empty() && !hostile) {
-          problem = other_than(w.on_gpu(x_gpu, shape.rows, true), w.on_cpu(x, shape.rows, true));
-          if (!problem.empty()) problem = "segments apart, " + problem;
         }
       }
       rig.report.check(std::string("codes ") + kind.name + " " + std::to_string(shape.n_out) +

@@ -148,11 +148,10 @@ void rates_of_codes(Gpu& gpu, const std::vector<int32_t>& counts, const float* x
   constexpr CodeCase kKinds[] = {{.name = "w8a8"},
                                  {.name = "w4a16", .bits = 4, .x_bits = 16, .group = 128},
                                  {.name = "fp8", .x_bits = 32}};
-  for (CodeCase kind : kKinds) {
+  for (const CodeCase& kind : kKinds) {
     std::vector<uint8_t> codes(size_t{2 * kFfn} * kHidden);
     for (uint8_t& each : codes) each = random_code(kind, g_random);
     for (const Shape& shape : kShapes) {
-      if (kind.x_bits != 8) kind.segments = shape.segments;
       const OrderOfCase on_host(kind, shape.n_in, g_random);
       CodeOrder order = on_host.order;
       order.runs = gpu.in(on_host.runs);

@@ -5,9 +5,8 @@
 //   weight[j][k] = value(code[j][k]) * scale[j][g]            codes are E4M3FN (x_bits 32)
 //
 // The k of a matrix are put in a packed order and cut into runs: neighbors in that order of one
-// group, and of one segment of k (see matmul.h). A run is padded to a multiple of kRunGrain k; in
-// the padding x and the code are 0. So act-order, odd sizes and segments are a matter of the order
-// alone.
+// group. A run is padded to a multiple of kRunGrain k; in the padding x and the code are 0. So
+// act-order and odd sizes are a matter of the order alone.
 //
 // Strict with integers: x of a row is rounded run by run, with limit = 127 (x_bits 8) or 127 * 256
 // (x_bits 16):
@@ -15,9 +14,8 @@
 // or, where the matrix has an x_scale, scale_x = x_scale and q = x / x_scale, rounded so and kept within
 // [-128, 127]; or scale_x = q = 0 where m < 2^-100, and scale_x = NaN, q = 0 where x has a NaN or an infinity.
 //   sum = sum of q * (code - zero) over the run, in integers: exact, so in any order
-//   total of a segment = fma(float(sum), scale_x * scale, total), from 0, run by run
-//   out = the totals of the segments, added in order
-// With x_bits 8 there is one run of one group and segment: a row has one scale.
+//   out = fma(float(sum), scale_x * scale, out), from 0, run by run
+// With x_bits 8 there is one run of one group: a row has one scale.
 //
 // 16 bits for x where the checkpoint rounds only weights: against float32 chains the error is below
 // 2^-16 of the largest x of a run, and the sums cost a quarter of the instructions and any tiling
@@ -25,8 +23,7 @@
 //
 // Strict with E4M3FN (1 sign bit, 4 of exponent, 3 of mantissa; the largest is 448): x stays as it is.
 //   sum = fma(x, value(code) / 256, sum), from 0, along the packed order of the run with its padding
-//   total of a segment = fma(sum, scale * 256, total), from 0, run by run
-//   out = the totals of the segments, added in order
+//   out = fma(sum, scale * 256, out), from 0, run by run
 // The bits of value / 256 as float16 are those of the code with a shift, also for subnormals. A scale
 // times 256 must be finite, and the codes without a value, 0x7f and 0xff, must not be in a matrix.
 #pragma once
@@ -45,7 +42,6 @@ struct Run {
   int32_t begin = 0;  // in the packed order; a multiple of kRunGrain
   int32_t n = 0;      // with its padding; a multiple of kRunGrain
   int32_t group = 0;
-  int32_t segment = 0;  // increasing from 0
 };
 
 // The packed order of k. The struct is in host memory, its arrays in that of the backend. Shared by the
@@ -55,7 +51,6 @@ struct CodeOrder {
   const int32_t* source = nullptr;  // [depth]: the k at a place, -1 = padding
   int32_t n_runs = 0;
   int32_t n_groups = 0;
-  int32_t n_segments = 0;
   int32_t depth = 0;       // the n of all runs
   int32_t bits = 8;        // of a code, 4 or 8; 8 with x_bits 32
   int32_t x_bits = 8;      // 8 or 16: integers; 32: float32, and codes are E4M3FN

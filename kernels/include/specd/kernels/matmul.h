@@ -4,7 +4,7 @@
 // instruction set. For each of k_segments segments of k ([n_in*s/S, n_in*(s+1)/S)), in order, it is
 // a chain of fused multiply-adds from zero along increasing k; the segment sums are then added in
 // order. Weights are widened exactly. k_segments is 8 for the row-parallel matrices (o_proj,
-// down_proj), otherwise 1.
+// down_proj), otherwise 1. A matrix of codes has its own arithmetic (codes.h), without segments.
 //
 // Ranks: the part [n_in*r/R, n_in*(r+1)/R) of k with S/R segments has the segment sums that all of k
 // has there (SplitRule). Each rank leaves its sums apart, and adding those of all ranks in order
@@ -54,7 +54,8 @@ struct MatmulArgs {
   float* out = nullptr;  // [n_rows, n_out], contiguous; never aliases x
   int32_t n_rows = 0;
   int32_t k_segments = 1;
-  bool apart = false;  // segment sums are not added: out is [k_segments, n_rows, n_out]
+  bool apart =
+      false;  // segment sums are not added: out is [k_segments, n_rows, n_out]; not of codes
   // For codes on the CPU: matmul_scratch_bytes(), aligned to 64. Devices have their own.
   void* scratch = nullptr;
 };
