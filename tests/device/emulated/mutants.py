@@ -2,11 +2,13 @@
 """Whether kernel_check, on the emulator, notices when a kernel is wrong:
 
     mutants.py BUILD [--only WORDS]
+    mutants.py --texts
 
 Puts one defect at a time into a copy of a CUDA source, builds libspecd_cuda of it for the emulator, and
 runs the checks of the groups that use it, with three seeds. Each defect must be caught, or be listed with
 the reason why nobody can notice it; a listed one that is caught fails too. BUILD: a built tree of
-the preset cpu. --only: the defects whose description has these words.
+the preset cpu. --only: the defects whose description has these words. --texts builds nothing: whether each defect
+still has its text in the sources.
 """
 import concurrent.futures
 import json
@@ -20,6 +22,7 @@ import threading
 
 from translate import blank_comments, translate
 
+KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../kernels/cuda")
 SEEDS = (1, 2, 3)
 LIMIT_SECONDS = 300
 GROUPS = {
@@ -203,7 +206,7 @@ DEFECTS = [
      "return static_cast<size_t>(slot / kPageTokens * kv.n_kv_heads + g) * kv.head_dim * kPageTokens +"),
     ("attention.cu", "V of another head", "(static_cast<size_t>(g) * kPageTokens + slot", "(static_cast<size_t>(g ^ 1) * kPageTokens + slot"),
     ("attention.cu", "q of unused heads is read", "h < n_heads ? q[i] : 0.0f;", "q[i];"),
-    ("attention.cu", "p beyond sight is not written", "    shared.p[t][h] = p;\n", "    if (seen) shared.p[t][h] = p;\n"),
+    ("attention.cu", "p beyond sight is not written", "    shared.p[t][h] = kType", "    if (seen) shared.p[t][h] = kType"),
     ("attention.cu", "p beyond sight counts", "const float p = seen ? exp_strict(__fsub_rn(score[h], m[h])) : 0.0f;",
      "const float p = exp_strict(__fsub_rn(score[h], m[h]));"),
     ("attention.cu", "the largest is looked for beyond sight", "shared.sums[h][t] = seen ? score[h] : -INFINITY;", "shared.sums[h][t] = score[h];"),
@@ -226,8 +229,8 @@ DEFECTS = [
     ("attention.cu", "the copies have room for K only", "(staged_k_elements(head_dim) + static_cast<size_t>(kPart) * head_dim)", "staged_k_elements(head_dim)"),
     ("attention.cu", "a part is lost at its boundary", "return (position + kPart) / kPart;", "return (position + kPart - 1) / kPart;"),
     ("attention.cu", "a row that sees nothing has a part", "return (position + kPart) / kPart;", "return position / kPart + 1;"),
-    ("attention.cu", "rows divides what sees nothing", "= parts > 0 ? __fdiv_rn(A[h][i], L[h]) : 0;", "= __fdiv_rn(A[h][i], L[h]);"),
-    ("attention.cu", "join divides what sees nothing", "= parts > 0 ? __fdiv_rn(acc, l) : 0;", "= __fdiv_rn(acc, l);"),
+    ("attention.cu", "rows divides what sees nothing", "parts > 0 ? mean_of(a.kv, A[h][i], L[h]) : 0;", "mean_of(a.kv, A[h][i], L[h]);"),
+    ("attention.cu", "join divides what sees nothing", "parts > 0 ? mean_of(a.kv, acc, l) : 0;", "mean_of(a.kv, acc, l);"),
     ("attention.cu", "rows stores unused heads", "if (h < n_heads && d < dim) {", "if (d < dim) {"),
     ("attention.cu", "rows stores beyond the head", "if (h < n_heads && d < dim) {", "if (h < n_heads) {"),
     ("attention.cu", "parts stores unused heads", "if (h >= n_heads) continue;", ""),
@@ -239,6 +242,15 @@ DEFECTS = [
     ("attention.cu", "parts are joined from the first although the window hides it",
      "#pragma unroll 8\n    for (int32_t part = window_begin(a, row) / kPart;", "for (int32_t part = 0;"),
     ("attention.cu", "a part joins without its scale", "__fmul_rn(part, factors.part)", "part"),
+    ("attention.cu", "K of float8 without the scale of the layer", "__fmul_rn(a.scale, a.kv.k_scale)", "a.scale"),
+    ("attention.cu", "V of float8 without the scale of the layer", "kv.dtype == KvDType::kF8E4M3 ? __fmul_rn(mean, kv.v_scale) : mean", "mean"),
+    ("attention.cu", "V of other types with the scale of float8", "kv.dtype == KvDType::kF8E4M3 ? __fmul_rn(mean, kv.v_scale) : mean", "__fmul_rn(mean, kv.v_scale)"),
+    ("attention.cu", "K of int8 without the scale of its row", "__fmul_rn(a.scale, a.kv.k_row_scale[row_scale_at(a.kv, slot, g)])", "a.scale"),
+    ("attention.cu", "V of int8 with the scale of K", "value_scale = a.kv.v_row_scale", "value_scale = a.kv.k_row_scale"),
+    ("attention.cu", "V of int8 without the scale of its row", "kType == KvDType::kInt8 ? __fmul_rn(p, value_scale) : p;", "p;"),
+    ("attention.cu", "the scale of V counts among the probabilities", "shared.sums[h][t] = p;", "shared.sums[h][t] = shared.p[t][h];"),
+    ("attention.cu", "scales of rows without the stride of a page", "slot / kPageTokens * kv.scale_stride", "slot / kPageTokens * kPageTokens"),
+    ("attention.cu", "scales of rows of another head", "static_cast<size_t>(g * kPageTokens + slot", "static_cast<size_t>((g ^ 1) * kPageTokens + slot"),
     ("attention.cu", "heads of another kv head", "head = g * per_kv + h0;\n  load_q(a, shared, row, head, n_heads);\n  float M",
      "head = g + h0;\n  load_q(a, shared, row, head, n_heads);\n  float M"),
 
@@ -369,12 +381,30 @@ DEFECTS = [
     ("rope.cu", "the last group of heads is left out", "(a.n_heads + 2 * a.kv.n_kv_heads + kWarps - 1) / kWarps", "(a.n_heads + 2 * a.kv.n_kv_heads) / kWarps"),
     ("rope.cu", "V without a slot is stored", "  if (is_v && !is_kept) return;\n", ""),
     ("rope.cu", "K without a slot is stored", "head < a.n_heads || !is_kept", "head < a.n_heads"),
-    ("rope.cu", "V of another page", "const size_t page = static_cast<size_t>(a.slot[r] / kPageTokens);", "const size_t page = static_cast<size_t>(a.slot[r] / kPageTokens) / 2;"),
+    ("rope.cu", "K and V of another page", "const auto page = static_cast<size_t>(a.slot[r] / kPageTokens);", "const auto page = static_cast<size_t>(a.slot[r] / kPageTokens) / 2;"),
     ("rope.cu", "v is rotated like k", "head >= a.n_heads + groups, is_kept", "head > a.n_heads + groups, is_kept"),
     ("rope.cu", "q is appended", "head < a.n_heads || !is_kept", "!is_kept"),
     ("rope.cu", "the rotation of another row", "const float* cos_sin = a.cos_sin + r * dim;", "const float* cos_sin = a.cos_sin;"),
     ("rope.cu", "the rotation goes the other way", "__fsub_rn(-0.0f, __fmul_rn(q, s))", "__fmul_rn(q, s)"),
-    ("rope.cu", "half of k is appended", "    narrow<kType>(a.kv.k, base + static_cast<size_t>(i + half) * kPageTokens, high);\n", ""),
+    ("rope.cu", "half of each row is appended", "for (int32_t d = lane; d < dim; d += kWarp) {", "for (int32_t d = lane; d < half; d += kWarp) {"),
+    ("rope.cu", "V is laid out like K", "is_v ? offset * dim + d : d * kPageTokens + offset", "d * kPageTokens + offset"),
+    ("rope.cu", "K is stored before the rotation is done", "    __syncwarp();\n", ""),
+    ("rope.cu", "the largest of a lane is that of its row", "distance > 0; distance /= 2", "distance > 1; distance /= 2"),
+    ("rope.cu", "the largest of a row is that of its first half", "for (int32_t d = lane; d < n; d += kWarp) {", "for (int32_t d = lane; d < n / 2; d += kWarp) {"),
+    ("rope.cu", "the largest without the negative", "__float_as_uint(x[d]) & 0x7fffffffu", "(x[d] > 0 ? __float_as_uint(x[d]) : 0u)"),
+    ("rope.cu", "tiny rows have a scale", "is_finite && m >= 0x1p-100f", "is_finite && m > 0"),
+    ("rope.cu", "infinite rows have a scale", "scale = !is_finite ? __uint_as_float(0x7fc00000u) : inverse > 0", "scale = inverse > 0"),
+    ("rope.cu", "the scale of a row is not kept", "if (lane == 0) *row_scale = scale;", ""),
+    ("rope.cu", "scales of V over those of K", "is_v ? a.kv.v_row_scale : a.kv.k_row_scale;", "a.kv.k_row_scale;"),
+    ("rope.cu", "scales without the stride of a page", "page * a.kv.scale_stride + g * kPageTokens + offset", "page * kPageTokens + g * kPageTokens + offset"),
+    ("rope.cu", "scales of the first head", "a.kv.scale_stride + g * kPageTokens + offset", "a.kv.scale_stride + offset"),
+    ("rope.cu", "float8 without the scale of the layer", "narrow_f8(__fdiv_rn(x, scale))", "narrow_f8(x)"),
+    ("rope.cu", "V of float8 with the scale of K", "is_v ? a.kv.v_scale : a.kv.k_scale, scales);", "a.kv.k_scale, scales);"),
+    ("rope.cu", "int8 rounds down", "inverse > 0 ? __fmul_rn(x, inverse) : 0;", "inverse > 0 ? floorf(__fmul_rn(x, inverse)) : 0;"),
+    ("rope.cu", "a row without a scale is divided by none", "inverse > 0 ? __fmul_rn(x, inverse) : 0;", "__fmul_rn(x, inverse);"),
+    ("rope.cu", "a move leaves the scales behind", "a.kv.dtype == KvDType::kInt8 && threadIdx.x < 2", "false"),
+    ("rope.cu", "a move leaves the scale of V behind", "kInt8 && threadIdx.x < 2", "kInt8 && threadIdx.x < 1"),
+    ("rope.cu", "a move takes the scale of the first head", "a.kv, a.from[i], blockIdx.x)", "a.kv, a.from[i], 0)"),
     ("rope.cu", "moves of several heads in one block", "const auto blocks = static_cast<unsigned>(a.kv.n_kv_heads);", "const auto blocks = 1u;"),
     ("rope.cu", "moves backwards", "for (int32_t i = 0; i < a.n; ++i) {", "for (int32_t i = a.n - 1; i >= 0; --i) {"),
     ("rope.cu", "a move loses V", "      v[to_page + to * dim + d] = v[from_page + from * dim + d];\n", ""),
@@ -484,8 +514,6 @@ def failure(command, env):
 class Bench:
     def __init__(self, build):
         self.build = os.path.abspath(build)
-        self.root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-        self.kernels = os.path.join(self.root, "kernels", "cuda")
         self.check = os.path.join(self.build, "bin", "kernel_check")
         with open(os.path.join(self.build, "compile_commands.json"), encoding="utf-8") as file:
             self.commands = {each["file"]: each for each in json.load(file)
@@ -545,20 +573,28 @@ def judge(bench, name, what, text, control=False):
     return noticed == "", why if noticed == "" else "listed as harmless, but caught: " + noticed
 
 
+def checked_defects():
+    defects = list(all_defects(KERNELS))
+    stale = set(EQUIVALENT) - {f"{name}: {what}" for name, what, _ in defects}
+    if stale:
+        sys.exit(f"mutants.py: no such defect: {', '.join(sorted(stale))}")
+    return defects
+
+
 def main():
     words = sys.argv[1:]
+    if words == ["--texts"]:
+        print(f"{len(checked_defects())} defects")
+        return
     only = ""
     if len(words) == 3 and words[1] == "--only":
         only = words[2]
     elif len(words) != 1:
         sys.exit(__doc__)
     bench = Bench(words[0])
-    wanted = [each for each in all_defects(bench.kernels) if only in f"{each[0]}: {each[1]}"]
-    stale = set(EQUIVALENT) - {f"{name}: {what}" for name, what, _ in all_defects(bench.kernels)}
-    if stale:
-        sys.exit(f"mutants.py: no such defect: {', '.join(sorted(stale))}")
+    wanted = [each for each in checked_defects() if only in f"{each[0]}: {each[1]}"]
     for name in sorted({each[0] for each in wanted}):  # otherwise any failure would count as noticed
-        good, words = judge(bench, name, "nothing", source_of(bench.kernels, name), control=True)
+        good, words = judge(bench, name, "nothing", source_of(KERNELS, name), control=True)
         if not good:
             sys.exit(f"mutants.py: {name} as it is: {words}")
     n_bad = n_equivalent = 0
