@@ -34,7 +34,8 @@ set(specd_asan_alone DamagedFiles.* HostileConfig.shipped_files_with_any_byte_*
   NthFailure.of_allocations_leaves_* SessionOracleTest.* TokenizerLoad.a_file_with_any_byte_*)
 
 # Tests that only --all runs.
-set(specd_long HostileConfig.shipped_files_with_every_sign_*)
+set(specd_long HostileConfig.shipped_files_with_every_sign_* ZooHeadsSettings.*
+  Formats/QuantizedMatrix.*/fp8)
 
 # specd_discover_tests(target [FILTER filter] ...): gtest_discover_tests, with a label that names the
 # sanitizers: asan, tsan or asan_tsan (CMake cannot pass a list of labels here; ctest -L takes any
@@ -61,8 +62,9 @@ function(specd_discover_tests target)
   if(arg_FILTER)  # GoogleTest cannot intersect it with the skipped ones
     gtest_discover_tests(${target} TEST_FILTER "${arg_FILTER}" ${how} LABELS ${label})
   elseif(NOT asan IN_LIST labels)
-    gtest_discover_tests(${target} TEST_FILTER "-${skip}" ${how} LABELS ${label})
-    gtest_discover_tests(${target} TEST_FILTER "${skip}" ${how})
+    gtest_discover_tests(${target} TEST_FILTER "-${skip}:${long}" ${how} LABELS ${label})
+    gtest_discover_tests(${target} TEST_FILTER "${skip}-${long}" ${how})
+    gtest_discover_tests(${target} TEST_FILTER "${long}" ${how} LABELS long)
   else()
     gtest_discover_tests(${target} TEST_FILTER "-${skip}:${alone}:${long}" ${how} LABELS ${label})
     gtest_discover_tests(${target} TEST_FILTER "${skip}" ${how})

@@ -9,6 +9,7 @@
 #include "core/base/json.h"
 #include "core/base/quote.h"
 #include "core/model/kv_scales.h"
+#include "core/model/layer_matrices.h"
 #include "core/model/quantized_matrix.h"
 
 namespace specd {
@@ -186,7 +187,6 @@ uint64_t parameters_of(const Checkpoint& checkpoint, const ModelConfig& c) {
 }
 
 Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
-  const int64_t q = int64_t{c.n_heads} * c.head_dim, kv = int64_t{c.n_kv_heads} * c.head_dim;
   std::set<std::string, std::less<>> used;
   const auto need = [&](const std::string& name, std::initializer_list<int64_t> shape) -> Status {
     const auto found =
@@ -206,24 +206,15 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
                                           tensor_type_name(first) +
                                           "; expected one type for all matrices: convert them");
   };
-  const auto weights_of = [&](const std::string& module, int64_t out, int64_t in) -> Status {
+  const auto weights_of = [&](const std::string& module, int32_t out, int32_t in) -> Status {
     if (!is_quantized(checkpoint, c, module)) return matrix(module + ".weight", out, in);
-    return QuantizedMatrix::open(checkpoint, module, static_cast<int32_t>(out),
-                                 static_cast<int32_t>(in), *c.quantization.of(module),
+    return QuantizedMatrix::open(checkpoint, module, out, in, *c.quantization.of(module),
                                  [&](const std::string& name) { used.insert(name); })
         .status();
   };
   SPECD_OK_OR_RETURN(matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size));
   for (int32_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
-    const auto linear = [&](const char* name, int64_t out, int64_t in, bool bias) -> Status {
-      const std::string module = layer + name;
-      SPECD_OK_OR_RETURN(weights_of(module, out, in));
-      // Quantizers write biases for layers that had none.
-      const bool some =
-          is_quantized(checkpoint, c, module) && checkpoint.tensors().contains(module + ".bias");
-      return bias || some ? need(module + ".bias", {out}) : Status();
-    };
     if (!c.quantization.is_empty()) {
       const auto scales =
           kv_scales(checkpoint, layer, [&](const std::string& name) { used.insert(name); });
@@ -231,17 +222,19 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
     }
     SPECD_OK_OR_RETURN(need(layer + "input_layernorm.weight", {c.hidden_size}));
     SPECD_OK_OR_RETURN(need(layer + "post_attention_layernorm.weight", {c.hidden_size}));
-    SPECD_OK_OR_RETURN(linear("self_attn.q_proj", q, c.hidden_size, c.qkv_bias));
-    SPECD_OK_OR_RETURN(linear("self_attn.k_proj", kv, c.hidden_size, c.qkv_bias));
-    SPECD_OK_OR_RETURN(linear("self_attn.v_proj", kv, c.hidden_size, c.qkv_bias));
-    SPECD_OK_OR_RETURN(linear("self_attn.o_proj", c.hidden_size, q, c.o_bias));
     if (c.head_norm) {
       SPECD_OK_OR_RETURN(need(layer + "self_attn.q_norm.weight", {c.head_dim}));
       SPECD_OK_OR_RETURN(need(layer + "self_attn.k_norm.weight", {c.head_dim}));
     }
-    SPECD_OK_OR_RETURN(linear("mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
-    SPECD_OK_OR_RETURN(linear("mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
-    SPECD_OK_OR_RETURN(linear("mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias));
+    for (const LayerMatrix& each : layer_matrices(c, i)) {
+      SPECD_OK_OR_RETURN(weights_of(each.module, each.n_out, each.n_in));
+      // Quantizers write biases for layers that had none.
+      const bool some = is_quantized(checkpoint, c, each.module) &&
+                        checkpoint.tensors().contains(each.module + ".bias");
+      if (each.has_bias || some) {
+        SPECD_OK_OR_RETURN(need(each.module + ".bias", {each.n_out}));
+      }
+    }
   }
   SPECD_OK_OR_RETURN(need("model.norm.weight", {c.hidden_size}));
   if (!c.tie_word_embeddings) {

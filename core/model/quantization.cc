@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/quote.h"
+#include "core/model/layer_matrices.h"
 #include "core/model/quantization_rules.h"
 
 namespace specd {
@@ -13,9 +14,6 @@ constexpr uint64_t kDescriptionBytesMax = 1u << 20;
 constexpr int64_t kDescribedLayersMax = 4096;
 constexpr const char* kRead =
     "compressed-tensors, modelopt, fbgemm_fp8, fp8, awq, gptq, and auto-round packed as one of the last two";
-constexpr const char* kMatrices[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                     "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
-                                     "mlp.down_proj"};
 
 struct Method {
   std::string_view name;
@@ -156,7 +154,7 @@ Status fill_modules(const Json& config, const std::string& model_dir, Quantizati
   SPECD_TRY(out.n_layers, json_int(config, "num_hidden_layers", 1, kDescribedLayersMax, where));
   SPECD_TRY(const bool tied, json_bool_or(config, "tie_word_embeddings", false, where));
   for (int64_t i = 0; i < out.n_layers; ++i) {
-    for (const char* matrix : kMatrices)
+    for (const char* matrix : kLayerMatrixNames)
       out.modules.push_back("model.layers." + std::to_string(i) + "." + matrix);
   }
   if (!tied) out.modules.emplace_back("lm_head");

@@ -16,11 +16,23 @@ using Scales = MatrixFormat::Scales;
 
 constexpr int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-// Field `index` of a row of little-endian words, lowest bits first.
+// Fields of a word, lowest bits first.
+uint8_t field_of(uint32_t word, int64_t index, int32_t bits) {
+  return static_cast<uint8_t>((word >> (index * bits)) & ((1u << bits) - 1));
+}
+// Field `index` of a row of words.
 uint8_t field_at(const TensorView& words, int64_t first_word, int64_t index, int32_t bits) {
   const int32_t of_word = 32 / bits;
-  const auto word = number_at<uint32_t>(words, first_word + index / of_word);
-  return static_cast<uint8_t>((word >> (index % of_word * bits)) & ((1u << bits) - 1));
+  return field_of(number_at<uint32_t>(words, first_word + index / of_word), index % of_word, bits);
+}
+// The first n fields of words that are `stride` apart.
+void read_fields(const TensorView& words, int64_t first_word, int64_t stride, int64_t n,
+                 int32_t bits, uint8_t* to) {
+  const int64_t of_word = 32 / bits;
+  for (; n > 0; n -= of_word, first_word += stride, to += of_word) {
+    const auto word = number_at<uint32_t>(words, first_word);
+    for (int64_t i = 0; i < std::min(of_word, n); ++i) to[i] = field_of(word, i, bits);
+  }
 }
 
 // AWQ's place of a column among the eight of a word (casper-hansen/AutoAWQ,
@@ -245,10 +257,7 @@ Result<QuantizedMatrix> QuantizedMatrix::open(
 Result<uint8_t> QuantizedMatrix::gptq_zero(int64_t row, int64_t group) const {
   const int64_t of_word = 32 / format_.bits, at = group * (n_out_ / of_word) + row / of_word;
   const auto word = number_at<uint32_t>(*zeros_, at);
-  const auto field = [&](uint32_t of) {
-    return static_cast<uint8_t>((of >> (row % of_word * format_.bits)) &
-                                ((1u << format_.bits) - 1));
-  };
+  const auto field = [&](uint32_t of) { return field_of(of, row % of_word, format_.bits); };
   const uint32_t ones = format_.bits == 4 ? 0x11111111u : 0x01010101u;
   if (format_.has_zeros) return field(word + static_cast<uint32_t>(format_.zero_add) * ones);
   const uint8_t middle = static_cast<uint8_t>(1 << (format_.bits - 1)), found = field(word);
@@ -281,17 +290,17 @@ Status QuantizedMatrix::read(int32_t begin, int32_t n, uint8_t* codes, float* sc
         }
         break;
       case Layout::kPacked:
-        for (int64_t k = 0; k < n_in_; ++k)
-          to[k] = field_at(*codes_, row * k_words, k, format_.bits);
+        read_fields(*codes_, row * k_words, 1, n_in_, format_.bits, to);
         break;
       case Layout::kGptq:
-        for (int64_t k = 0; k < n_in_; ++k)
-          to[k] = field_at(*codes_, k / of_word * n_out_ + row, k % of_word, format_.bits);
+        read_fields(*codes_, row, n_out_, n_in_, format_.bits, to);
         break;
-      case Layout::kAwq:
+      case Layout::kAwq: {
+        const int64_t word = awq_place(row) / of_word, field = awq_place(row) % of_word;
         for (int64_t k = 0; k < n_in_; ++k)
-          to[k] = field_at(*codes_, k * out_words, awq_place(row), format_.bits);
+          to[k] = field_of(number_at<uint32_t>(*codes_, k * out_words + word), field, format_.bits);
         break;
+      }
     }
     for (int64_t g = 0; g < groups; ++g) {
       int64_t place = row * groups + g;

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "core/model/layer_matrices.h"
 #include "core/model/quantized_matrix.h"
 
 namespace specd {
@@ -40,35 +41,27 @@ std::string WeightSummary::text() const {
 }
 
 WeightSummary summary_of(const Checkpoint& checkpoint, const ModelConfig& c) {
-  const int32_t h = c.hidden_size, q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim,
-                mlp = c.intermediate_size;
   std::map<std::string, uint64_t> bytes_in;  // each format
   uint64_t bytes = 0, weights = 0;
-  const auto add = [&](const std::string& module, int32_t n_out, int32_t n_in) {
+  const auto add = [&](const LayerMatrix& matrix) {
     uint64_t stored = 0;
     const auto count = [&](const std::string& name) { stored += checkpoint.at(name).bytes; };
     std::string words;
-    if (is_quantized(checkpoint, c, module)) {
-      const MatrixFormat& format = *c.quantization.of(module);
-      (void)QuantizedMatrix::open(checkpoint, module, n_out, n_in, format, count);
+    if (is_quantized(checkpoint, c, matrix.module)) {
+      const MatrixFormat& format = *c.quantization.of(matrix.module);
+      (void)QuantizedMatrix::open(checkpoint, matrix.module, matrix.n_out, matrix.n_in, format,
+                                  count);
       words = words_of(format);
     } else {
-      count(module + ".weight");
-      words = words_of(checkpoint.at(module + ".weight").type);
+      count(matrix.module + ".weight");
+      words = words_of(checkpoint.at(matrix.module + ".weight").type);
     }
     bytes_in[words] += stored;
     bytes += stored;
-    weights += static_cast<uint64_t>(n_out) * static_cast<uint64_t>(n_in);
+    weights += static_cast<uint64_t>(matrix.n_out) * static_cast<uint64_t>(matrix.n_in);
   };
   for (int32_t i = 0; i < c.n_layers; ++i) {
-    const std::string layer = "model.layers." + std::to_string(i) + ".";
-    add(layer + "self_attn.q_proj", q, h);
-    add(layer + "self_attn.k_proj", kv, h);
-    add(layer + "self_attn.v_proj", kv, h);
-    add(layer + "self_attn.o_proj", h, q);
-    add(layer + "mlp.gate_proj", mlp, h);
-    add(layer + "mlp.up_proj", mlp, h);
-    add(layer + "mlp.down_proj", h, mlp);
+    for (const LayerMatrix& each : layer_matrices(c, i)) add(each);
   }
   const auto most = std::ranges::max_element(
       bytes_in, {}, [](const std::pair<const std::string, uint64_t>& each) { return each.second; });

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/base/to_size.h"
+#include "core/model/layer_matrices.h"
 
 namespace specd {
 
@@ -37,25 +38,22 @@ std::vector<Weights::Spec> Weights::specs() {
   };
   const Range q = times_head(heads_of(c, split_)), kv = times_head(kv_heads_of(c, split_)),
               columns = columns_of(c, split_), hidden{0, c.hidden_size};
-  const int32_t q_all = c.n_heads * c.head_dim, kv_all = c.n_kv_heads * c.head_dim;
   const Range own = layers_of(c, split_);
   layers.resize(to_size(own.n));
   std::vector<Spec> all;
   for (int32_t i = 0; i < own.n; ++i) {
     Layer& layer = layers[to_size(i)];
-    const std::string prefix = "model.layers." + std::to_string(own.begin + i) + ".",
-                      attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+    const auto matrices = layer_matrices(c, own.begin + i);
+    const auto part = [&](LayerMatrixKind kind, Range rows, Range k) {
+      const LayerMatrix& whole = matrices[kind];
+      return Source{whole.module, whole.n_out, whole.n_in, rows, k};
+    };
     all.push_back({&layer.qkv,
-                   {{attention + "q_proj", q_all, c.hidden_size, q, hidden},
-                    {attention + "k_proj", kv_all, c.hidden_size, kv, hidden},
-                    {attention + "v_proj", kv_all, c.hidden_size, kv, hidden}}});
-    all.push_back({&layer.o, {{attention + "o_proj", c.hidden_size, q_all, hidden, q}}, true});
-    all.push_back({&layer.gate_up,
-                   {{mlp + "gate_proj", c.intermediate_size, c.hidden_size, columns, hidden},
-                    {mlp + "up_proj", c.intermediate_size, c.hidden_size, columns, hidden}}});
-    all.push_back({&layer.down,
-                   {{mlp + "down_proj", c.hidden_size, c.intermediate_size, hidden, columns}},
-                   true});
+                   {part(kQProj, q, hidden), part(kKProj, kv, hidden), part(kVProj, kv, hidden)}});
+    all.push_back({&layer.o, {part(kOProj, hidden, q)}, true});
+    all.push_back(
+        {&layer.gate_up, {part(kGateProj, columns, hidden), part(kUpProj, columns, hidden)}});
+    all.push_back({&layer.down, {part(kDownProj, hidden, columns)}, true});
   }
   if (split_.is_last()) {
     all.push_back(

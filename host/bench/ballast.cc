@@ -16,6 +16,7 @@
 #include "core/base/json.h"
 #include "core/base/quote.h"
 #include "core/model/checkpoint.h"
+#include "core/model/layer_matrices.h"
 #include "core/model/number_at.h"
 #include "core/model/split.h"
 #include "host/base/table.h"
@@ -147,13 +148,12 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
 }
 
 // Of the matrices of a layer with an FFN of `width`.
-double layer_bytes(const ModelConfig& config, const WeightRounding& rounding, int64_t width) {
-  const int64_t h = config.hidden_size;
-  const int64_t q = int64_t{config.n_heads} * config.head_dim;
-  const int64_t kv = int64_t{config.n_kv_heads} * config.head_dim;
-  return static_cast<double>(rounding.bytes(q, h) + 2 * rounding.bytes(kv, h) +
-                             rounding.bytes(h, q) + 2 * rounding.bytes(width, h) +
-                             rounding.bytes(h, width));
+double layer_bytes(ModelConfig config, const WeightRounding& rounding, int32_t width) {
+  config.intermediate_size = width;
+  double bytes = 0;
+  for (const LayerMatrix& each : layer_matrices(config, 0))
+    bytes += static_cast<double>(rounding.bytes(each.n_out, each.n_in));
+  return bytes;
 }
 
 // Renames only if `to` does not exist, so nothing that appeared meanwhile is replaced.
@@ -178,8 +178,9 @@ Result<BallastShape> ballast_shape(const ModelConfig& config, uint64_t source_da
   const int64_t width_limit = std::min(kWidthMax, rounding.inputs_max());
   const int64_t width_most = std::min(
       width_limit, std::max(kWidthOfHiddenMax * int64_t{config.hidden_size}, 2 * source_width));
-  const double fixed = static_cast<double>(source_data_bytes) -
-                       config.n_layers * (layer_bytes(config, own, source_width) + norms);
+  const double fixed =
+      static_cast<double>(source_data_bytes) -
+      config.n_layers * (layer_bytes(config, own, config.intermediate_size) + norms);
   const double wanted = static_cast<double>(data_bytes);
   const auto size_of = [&](int64_t layers, int64_t width) {
     return fixed +

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/base/to_size.h"
+#include "core/model/layer_matrices.h"
 #include "core/model/number_at.h"
 #include "core/model/split.h"
 #include "host/bench/ballast_channels.h"
@@ -50,8 +51,7 @@ BallastTensors::BallastTensors(const Checkpoint& source, const ModelConfig& conf
                                  rounding.is_own() ? kRowParallelSegments : 1)),
       random_(rounding.own, 0x5EC0DE) {
   for (const auto& [name, entry] : source.tensors()) add_source(name, *entry.view);
-  for (int32_t i = config.n_layers; i < shape.n_layers; ++i)
-    add_layer("model.layers." + std::to_string(i) + ".");
+  for (int32_t i = config.n_layers; i < shape.n_layers; ++i) add_layer(i);
 }
 
 std::vector<NewTensor> BallastTensors::tensors() const {
@@ -99,28 +99,22 @@ void BallastTensors::add_source(const std::string& name, const TensorView& view)
        }});
 }
 
-void BallastTensors::add_layer(const std::string& prefix) {
-  const int64_t h = config_.hidden_size, width = shape_.intermediate_size;
-  const int64_t q = int64_t{config_.n_heads} * config_.head_dim;
-  const int64_t kv = int64_t{config_.n_kv_heads} * config_.head_dim;
-  const auto random = [this](const std::string& module, int64_t n_out, int64_t n_in) {
-    add({module, n_out, n_in, false, [this, n_in](int64_t, char* row) {
-           random_.write(row, n_in);
-           return true;
-         }});
-  };
-  const auto zero = [this](const std::string& module, int64_t n_out, int64_t n_in) {
-    add({module, n_out, n_in, false, [](int64_t, char*) { return false; }});
-  };
+void BallastTensors::add_layer(int32_t layer) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   add_norm(prefix + "input_layernorm.weight");
   add_norm(prefix + "post_attention_layernorm.weight");
-  random(prefix + "self_attn.q_proj", q, h);
-  random(prefix + "self_attn.k_proj", kv, h);
-  random(prefix + "self_attn.v_proj", kv, h);
-  zero(prefix + "self_attn.o_proj", h, q);
-  random(prefix + "mlp.gate_proj", width, h);
-  random(prefix + "mlp.up_proj", width, h);
-  zero(prefix + "mlp.down_proj", h, width);
+  ModelConfig widened = config_;
+  widened.intermediate_size = shape_.intermediate_size;
+  const auto matrices = layer_matrices(widened, layer);
+  for (size_t kind = 0; kind < matrices.size(); ++kind) {
+    const LayerMatrix& each = matrices[kind];
+    const bool is_zero = kind == kOProj || kind == kDownProj;
+    add({each.module, each.n_out, each.n_in, false,
+         [this, n_in = each.n_in, is_zero](int64_t, char* row) {
+           if (!is_zero) random_.write(row, n_in);
+           return !is_zero;
+         }});
+  }
 }
 
 void BallastTensors::add_norm(const std::string& name) {

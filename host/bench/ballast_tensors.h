@@ -54,7 +54,7 @@ class BallastTensors {
   };
 
   void add_source(const std::string& name, const TensorView& view);
-  void add_layer(const std::string& prefix);
+  void add_layer(int32_t layer);
   void add_norm(const std::string& name);
   void add(Matrix matrix);
   Status write_as_it_is(TensorFile& file, const Matrix& matrix);
