@@ -29,9 +29,9 @@ uint8_t field_at(const TensorView& words, int64_t first_word, int64_t index, int
 void read_fields(const TensorView& words, int64_t first_word, int64_t stride, int64_t n,
                  int32_t bits, uint8_t* to) {
   const int64_t of_word = 32 / bits;
-  for (; n > 0; n -= of_word, first_word += stride, to += of_word) {
+  for (int64_t k = 0; k < n; k += of_word, first_word += stride) {
     const auto word = number_at<uint32_t>(words, first_word);
-    for (int64_t i = 0; i < std::min(of_word, n); ++i) to[i] = field_of(word, i, bits);
+    for (int64_t i = 0; i < std::min(of_word, n - k); ++i) to[k + i] = field_of(word, i, bits);
   }
 }
 

@@ -26,7 +26,7 @@ class QuantizedMatrix {
                                       int32_t n_out, int32_t n_in, const MatrixFormat& format,
                                       const std::function<void(const std::string&)>& on_tensor);
 
-  // Of all k.
+  // What decides the order of its k.
   const CodeKind& kind() const { return kind_; }
   int32_t n_in() const { return n_in_; }
 

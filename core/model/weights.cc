@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "core/base/to_size.h"
 #include "core/model/layer_matrices.h"
@@ -276,45 +278,45 @@ Status Weights::load_embedding() {
   return Status();
 }
 
-Status Weights::load_vectors(const std::string& prefix, Layer& layer) {
+Status Weights::load_vectors(int32_t number, Layer& layer) {
   const ModelConfig& c = config_;
   const auto times_head = [&](Range heads) {
     return Range{heads.begin * c.head_dim, heads.n * c.head_dim};
   };
   const Range q = times_head(heads_of(c, split_)), kv = times_head(kv_heads_of(c, split_)),
               columns = columns_of(c, split_), hidden{0, c.hidden_size}, head{0, c.head_dim};
-  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  const std::string prefix = "model.layers." + std::to_string(number) + ".",
+                    attention = prefix + "self_attn.";
+  const auto matrices = layer_matrices(c, number);
   const auto vector = [&](const float*& out, bool has, const std::vector<Part>& parts) -> Status {
     if (!has) return Status();
     SPECD_TRY(out, vector_of(parts));
     return Status();
   };
   // Quantizers write biases for layers that had none.
-  const auto bias = [&](const float*& out, bool has, std::vector<Part> parts) -> Status {
-    for (Part& part : parts) {
-      part.may_lack = !has;
-      part.name += ".bias";
-    }
-    const bool some = std::ranges::any_of(
-        parts, [&](const Part& part) { return checkpoint_->tensors().contains(part.name); });
-    return vector(out, has || some, parts);
+  const auto bias = [&](const float*& out,
+                        std::initializer_list<std::pair<LayerMatrixKind, Range>> joined) -> Status {
+    std::vector<Part> parts;
+    for (const auto& [kind, rows] : joined)
+      parts.push_back({matrices[kind].module + ".bias", rows, !matrices[kind].has_bias});
+    const bool has = std::ranges::any_of(parts, [&](const Part& part) {
+      return !part.may_lack || checkpoint_->tensors().contains(part.name);
+    });
+    return vector(out, has, parts);
   };
   SPECD_OK_OR_RETURN(
       vector(layer.attention_norm, true, {{prefix + "input_layernorm.weight", hidden}}));
   SPECD_OK_OR_RETURN(
       vector(layer.mlp_norm, true, {{prefix + "post_attention_layernorm.weight", hidden}}));
-  SPECD_OK_OR_RETURN(
-      bias(layer.qkv_bias, c.qkv_bias,
-           {{attention + "q_proj", q}, {attention + "k_proj", kv}, {attention + "v_proj", kv}}));
-  SPECD_OK_OR_RETURN(bias(layer.o_bias, c.o_bias, {{attention + "o_proj", hidden}}));
+  SPECD_OK_OR_RETURN(bias(layer.qkv_bias, {{kQProj, q}, {kKProj, kv}, {kVProj, kv}}));
+  SPECD_OK_OR_RETURN(bias(layer.o_bias, {{kOProj, hidden}}));
   SPECD_OK_OR_RETURN(vector(layer.q_norm, c.head_norm, {{attention + "q_norm.weight", head}}));
   SPECD_OK_OR_RETURN(vector(layer.k_norm, c.head_norm, {{attention + "k_norm.weight", head}}));
-  SPECD_OK_OR_RETURN(bias(layer.gate_up_bias, c.mlp_bias,
-                          {{mlp + "gate_proj", columns}, {mlp + "up_proj", columns}}));
+  SPECD_OK_OR_RETURN(bias(layer.gate_up_bias, {{kGateProj, columns}, {kUpProj, columns}}));
   if (!c.quantization.is_empty()) {
     SPECD_TRY(layer.kv_scales, kv_scales(*checkpoint_, prefix, [](const std::string&) {}));
   }
-  SPECD_OK_OR_RETURN(bias(layer.down_bias, c.mlp_bias, {{mlp + "down_proj", hidden}}));
+  SPECD_OK_OR_RETURN(bias(layer.down_bias, {{kDownProj, hidden}}));
   return Status();
 }
 
@@ -338,8 +340,7 @@ Status Weights::load(const std::string& model_dir, const std::function<void(doub
   }
   const Range own = layers_of(c, split_);
   for (int32_t i = 0; i < own.n; ++i) {
-    SPECD_OK_OR_RETURN(
-        load_vectors("model.layers." + std::to_string(own.begin + i) + ".", layers[to_size(i)]));
+    SPECD_OK_OR_RETURN(load_vectors(own.begin + i, layers[to_size(i)]));
   }
   if (split_.is_last()) {
     SPECD_TRY(final_norm, vector_of({{"model.norm.weight", {0, c.hidden_size}}}));

@@ -124,7 +124,7 @@ class Weights {
   Result<void*> allocate(uint64_t bytes, const char* what);
   Result<kernels::PackedMatrix> matrix(const Group& group);
   Status load_linear(const Spec& spec);
-  Status load_vectors(const std::string& prefix, Layer& layer);
+  Status load_vectors(int32_t number, Layer& layer);
   void pack(const kernels::PackedMatrix& into, int32_t column, const Source& source);
   Status pack(const kernels::PackedMatrix& into, int32_t column, const Source& source,
               const QuantizedMatrix& quantized);

@@ -27,11 +27,11 @@ SPECD_INLINE uint32_t largest_magnitude(const float* value, int n) {
   return largest;
 }
 
-// Rounds to 8 bits in `first`, or to the upper and the lower 8 of 16 in both; returns the sum. `by` multiplies or, of
-// a fixed scale, divides.
+// Rounds values to 8 bits in `upper`, or to 16 whose lower 8 go to `lower`; returns their sum. They are multiplied by
+// `by`, or divided by it if kIsFixed.
 template <int kBits, bool kIsFixed>
-SPECD_INLINE int32_t round_values(const float* value, int n, float by, int8_t* __restrict first,
-                                  int8_t* __restrict second) {
+SPECD_INLINE int32_t round_values(const float* value, int n, float by, int8_t* __restrict upper,
+                                  int8_t* __restrict lower) {
   int32_t sum = 0;
   for (int i = 0; i < n; ++i) {
     float scaled = kIsFixed ? value[i] / by : value[i] * by;
@@ -43,11 +43,11 @@ SPECD_INLINE int32_t round_values(const float* value, int n, float by, int8_t* _
     const int32_t q = static_cast<int32_t>(bits_of(scaled + 0x1.8p23f) - bits_of(0x1.8p23f));
     sum += q;
     if constexpr (kBits == 8) {
-      first[i] = static_cast<int8_t>(q);
+      upper[i] = static_cast<int8_t>(q);
     } else {
-      const int8_t lower = static_cast<int8_t>(static_cast<uint8_t>(q));
-      first[i] = static_cast<int8_t>((q - lower) >> 8);
-      second[i] = lower;
+      const int8_t rest = static_cast<int8_t>(static_cast<uint8_t>(q));
+      upper[i] = static_cast<int8_t>((q - rest) >> 8);
+      lower[i] = rest;
     }
   }
   return sum;
@@ -67,7 +67,7 @@ SPECD_INLINE void each_chunk(const CodeOrder& order, const Run& run, const float
 template <int kBits>
 void round_row(const CodeOrder& order, const float* x, const RoundedRows& to, size_t row) {
   constexpr float kLimit = kBits == 8 ? 127.0f : 127.0f * 256.0f;
-  const bool is_fixed = order.x_scale > 0;
+  const bool is_fixed = kBits == 8 && order.x_scale > 0;
   for (int i = 0; i < order.n_runs; ++i) {
     const Run run = order.runs[i];
     uint32_t largest = 0;
@@ -81,18 +81,18 @@ void round_row(const CodeOrder& order, const float* x, const RoundedRows& to, si
     const size_t first = row * RoundedRows::stride(order) + static_cast<size_t>(run.begin);
     int32_t sum = 0;
     if (!is_finite || is_zero) {
-      for (int p = 0; p < kBits / 8; ++p)
-        __builtin_memset(to.part[p] + first, 0, static_cast<size_t>(run.n));
+      for (int p = 0; p < kBits / 8; ++p) {
+        for (int k = 0; k < run.n; ++k) to.part[p][first + k] = 0;
+      }
     } else {
       each_chunk(
           order, run, x, [&](int k, const float* value, int n) __attribute__((always_inline)) {
-            int8_t *const at = to.part[0] + first + k, *const second = kBits == 8
-                                                                           ? nullptr
-                                                                           : to.part[1] + first + k;
-            if (kBits == 8 && is_fixed) {
-              sum += round_values<kBits, true>(value, n, order.x_scale, at, second);
+            int8_t* const upper = to.part[0] + first + k;
+            int8_t* const lower = kBits == 8 ? nullptr : to.part[1] + first + k;
+            if (is_fixed) {
+              sum += round_values<kBits, true>(value, n, order.x_scale, upper, lower);
             } else {
-              sum += round_values<kBits, false>(value, n, kLimit / m, at, second);
+              sum += round_values<kBits, false>(value, n, kLimit / m, upper, lower);
             }
           });
     }

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kRoundThreads<kXBits>) round_runs(RoundArgs a)
   }
   largest = of_team<kTeam>(largest, [](int32_t left, int32_t right) { return max(left, right); });
   const float m = __int_as_float(largest);
-  const bool is_finite = largest<0x7f800000, is_fixed = a.x_scale> 0,
+  const bool is_finite = largest < 0x7f800000, is_fixed = kXBits == 8 && a.x_scale > 0,
              is_zero = !is_fixed && m < 0x1p-100f;
   const float inverse = is_finite && !is_zero ? __fdiv_rn(kLimit, m) : 0.0f;
   int32_t sum = 0;

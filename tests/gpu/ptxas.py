@@ -45,7 +45,7 @@ DYNAMIC = {
        for m, n, stages in ((1, 1, 8), (2, 1, 8), (2, 2, 6), (2, 4, 4)) for apart in ("false", "true")},
     **{f"matmul_many<{j}, {depth}, {parts}>": 2 * depth * 24 * 32 * 16
        for j in (2, 4) for depth in (4, 8) for parts in ("false", "true")},
-    **{f"multiply<{form}, {rows}>": 8 * stages * (32 + rows * pieces) * 16 + (64 // rows + 1) * rows * 32 * 8 + 64 // rows * 4
+    **{f"multiply<{form}, {rows}>": 8 * stages * (32 + rows * pieces) * 16 + rows * 32 * (64 // rows * 8 + 4)
        for rows in (1, 2, 4, 8)
        for form, pieces, stages in (("Integers<8, 8>", 1, 8), ("Integers<4, 8>", 2, 8), ("Integers<8, 16>", 2, 8),
                                     ("Integers<4, 16>", 4, 8), ("Float8", 4, 16 if rows <= 2 else 8))},

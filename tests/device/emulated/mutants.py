@@ -401,7 +401,7 @@ DEFECTS = [
     ("rope.cu", "float8 without the scale of the layer", "narrow_f8(__fdiv_rn(x, scale))", "narrow_f8(x)"),
     ("rope.cu", "V of float8 with the scale of K", "is_v ? a.kv.v_scale : a.kv.k_scale, scales);", "a.kv.k_scale, scales);"),
     ("rope.cu", "int8 rounds down", "inverse > 0 ? __fmul_rn(x, inverse) : 0;", "inverse > 0 ? floorf(__fmul_rn(x, inverse)) : 0;"),
-    ("rope.cu", "a row without a scale is divided by none", "inverse > 0 ? __fmul_rn(x, inverse) : 0;", "__fmul_rn(x, inverse);"),
+    ("rope.cu", "a row without a scale is multiplied", "inverse > 0 ? __fmul_rn(x, inverse) : 0;", "__fmul_rn(x, inverse);"),
     ("rope.cu", "a move leaves the scales behind", "a.kv.dtype == KvDType::kInt8 && threadIdx.x < 2", "false"),
     ("rope.cu", "a move leaves the scale of V behind", "kInt8 && threadIdx.x < 2", "kInt8 && threadIdx.x < 1"),
     ("rope.cu", "a move takes the scale of the first head", "a.kv, a.from[i], blockIdx.x)", "a.kv, a.from[i], 0)"),
@@ -442,6 +442,7 @@ EQUIVALENT = {
     "attention_tiles.cu: p of columns that do not exist is left": "their sums are not stored",
     "attention.cu: p beyond sight is not written": "nobody reads it: acc goes over what the row sees",
     "attention.cu: parts that the window hides are computed for nothing": "attention_join() begins with the window",
+    "rope.cu: a row without a scale is multiplied": "the inverse is 0 there, and the lower bits of 0 and of a NaN are 0",
     "matmul.cu: matmul_few computes tiles beyond the end": "store() has its bounds; the tiles repeat the last one",
     "matmul.cu: split_x without its bound on units": "zeros in scratch memory, which has room for whole 64 rows",
 }

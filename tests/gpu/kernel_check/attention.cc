@@ -51,15 +51,20 @@ void check_attention(Rig& rig) {
       for (std::vector<float>* all : {&k_scale, &v_scale}) {
         for (float& each : *all) each = std::fabs(each) + 0.005f;
       }
-      if (type == KvDType::kF8E4M3) cache.k_scale = 0.0041f, cache.v_scale = 0.0052f;
+      const bool is_int8 = type == KvDType::kInt8, is_float8 = type == KvDType::kF8E4M3;
+      cache.k_scale = is_float8 ? 0.0041f : kNan;  // of others nobody reads it
+      cache.v_scale = is_float8 ? 0.0052f : kNan;
       for (size_t page = 0; page < n_pages; ++page) {
         for (size_t i = 0; i < static_cast<size_t>(groups) * dim * kPageTokens; ++i) {
           const size_t g = i / (static_cast<size_t>(dim) * kPageTokens),
                        row = page * cache.scale_stride + g * kPageTokens;
-          const bool is_int8 = type == KvDType::kInt8;
-          k.values[page * stride + i] *= is_int8 ? k_scale[row + i % kPageTokens] : cache.k_scale;
-          v.values[page * stride + i] *=
-              is_int8 ? v_scale[row + i / dim % kPageTokens] : cache.v_scale;
+          if (is_int8) {
+            k.values[page * stride + i] *= k_scale[row + i % kPageTokens];
+            v.values[page * stride + i] *= v_scale[row + i / dim % kPageTokens];
+          } else if (is_float8) {
+            k.values[page * stride + i] *= cache.k_scale;
+            v.values[page * stride + i] *= cache.v_scale;
+          }
         }
       }
       std::vector<int32_t> pages(n_pages);

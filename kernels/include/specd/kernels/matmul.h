@@ -54,8 +54,8 @@ struct MatmulArgs {
   float* out = nullptr;  // [n_rows, n_out], contiguous; never aliases x
   int32_t n_rows = 0;
   int32_t k_segments = 1;
-  bool apart =
-      false;  // segment sums are not added: out is [k_segments, n_rows, n_out]; not of codes
+  // Segment sums are not added: out is [k_segments, n_rows, n_out]. Not of codes.
+  bool apart = false;
   // For codes on the CPU: matmul_scratch_bytes(), aligned to 64. Devices have their own.
   void* scratch = nullptr;
 };
