@@ -112,8 +112,8 @@ struct LiveRoute {
   Guarantee guarantee = Guarantee::kNone;  // that its operator requires
   int32_t draft_nodes_max = 0;             // granted
   int32_t disable_by_batch_size = 0;       // 0 = never
-  uint64_t call_ns_max = 0;                // of a call of the drafter in a step; 0 = no limit
   Isolation isolation = Isolation::kNone;
+  uint64_t call_ns_max = 0;                    // of a call of the drafter in a step; 0 = no limit
   uint64_t step_budget_ns = 0;                 // for a proposal, of a drafter beside the step
   BundleInfo drafter_bundle, verifier_bundle;  // what the pair was made of
   std::vector<BundleInfo> part_bundles;        // and the drafter's parts
@@ -125,11 +125,11 @@ struct LiveRoute {
   // The drafter's own thread or process, while it works beside the step. Changes only while no request has the route.
   std::unique_ptr<DrafterBeside> beside;
   bool verifies_on_device = false;  // judges device drafts there; set with the grants
-  std::vector<size_t> tap_index;    // for each of the drafter's taps, its index in the model
+  bool suspend_when_slower = false;
+  std::vector<size_t> tap_index;  // for each of the drafter's taps, its index in the model
   RouteCounters counters;
   LastProblem last_problem;
   Breaker breaker{kDrafterFailuresMax};  // [the thread of the drafter's calls]
-  bool suspend_when_slower = false;
   Benefit benefit;
   Breaker benefit_breaker{1};  // [step]
   // [any] Told of kSuspended, kResumed, and of what becomes of the drafter's process, with the reason. May be empty.

@@ -13,7 +13,7 @@ namespace specd {
 inline constexpr size_t kMessageAlign = 16;
 
 // At the start of the block; the messages lie behind it.
-struct alignas(64) RingHeader {
+struct alignas(64) RingHeader {      // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<uint64_t> written{0};  // bytes since the start, by the writer
   std::atomic<uint32_t> bell{0};     // changes with each message and each ring()
   std::atomic<uint32_t> sleeps{0};   // whether the reader waits for it
