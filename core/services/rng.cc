@@ -100,11 +100,11 @@ specd_status rng_draw_noise(const specd_host* host, specd_call* call, const spec
 specd_status uniform_on_device(const specd_host* host, specd_call* call,
                                const specd_tensor* seq_index, const specd_tensor* position,
                                uint32_t purpose, const specd_tensor& out) {
+  if (seq_index == nullptr || position == nullptr)
+    return refuse(call, SPECD_E_INVALID, "rng.uniform: seq_index or position is null");
   OpCall op(host, call, "rng.uniform", &out);
   op.expect(!op.ok() || call->sampling != nullptr,
             [&] { return std::string("the call has no sampling parameters"); });
-  op.expect(seq_index != nullptr && position != nullptr,
-            [&] { return std::string("seq_index or position is null"); });
   constexpr int64_t kLanesMax = 1 << 20;
   op.expect(out.rank == 2 && out.shape[1] >= 1 && out.shape[1] <= kLanesMax, [&] {
     return "out has " + std::to_string(out.rank == 2 ? out.shape[1] : 0) +
@@ -141,7 +141,8 @@ specd_status rng_uniform(const specd_host* host, specd_call* call, const specd_t
                       " in propose(): the verifier judges the draft with its numbers; use "
                       "SPECD_PURPOSE_DRAFT (1)");
   }
-  if (out != nullptr && out->device_type != SPECD_DEV_CPU) {
+  if (out == nullptr) return refuse(call, SPECD_E_INVALID, "rng.uniform: out is null");
+  if (out->device_type != SPECD_DEV_CPU) {
     return uniform_on_device(host, call, seq_index, position, purpose, *out);
   }
   const std::string fault = keys_fault(call, seq_index, position, out);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/check.h"
 #include "core/base/quote.h"
 #include "core/base/to_size.h"
 #include "core/plugin/instance/tensor.h"
@@ -495,6 +496,7 @@ specd_status WeightService::embedding(specd_owner* owner, specd_tensor* out) {
       check_target(owner, target != nullptr || planned_ != nullptr, device_, "target.embedding");
   if (status != SPECD_OK) return status;
   if (target == nullptr) {
+    SPECD_CHECK(planned_ != nullptr, "check_target()");
     const int64_t planned[] = {planned_->vocab_size, planned_->hidden_size};
     *out = view_of(nullptr, kFloat32, planned, false, 0);
     return SPECD_OK;

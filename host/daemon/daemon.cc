@@ -600,7 +600,7 @@ std::unique_ptr<RankProcess> join_ranks(const Result<Config>& config) {
 
 int run_daemon(const Result<Config>& loaded) {
   ServiceManager manager;
-  StopSignals& signals = *new StopSignals(RankProcess::is_one());
+  static StopSignals& signals = *new StopSignals(RankProcess::is_one());  // its thread never ends
   start_log_thread();
   const std::unique_ptr<RankProcess> process = join_ranks(loaded);
   if (!loaded.ok()) return kExitConfig;
