@@ -9,6 +9,7 @@
 #   bash tests/run.sh --nightly  as --all, with a longer storm, ten minutes of each fuzzer, the full
 #                                product of the identity matrices, defects in the CUDA kernels, and real
 #                                clients, which come from PyPI
+#   bash tests/run.sh --all STAGE...     these stages of it alone, as its summary names them
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . host/install_deps.sh
@@ -18,8 +19,9 @@ case "$mode" in
   '' | --fast) ;;
   --all) by_folder=OFF ;;
   --nightly) by_folder=OFF; export SPECD_STORM_SECONDS=60 ;;
-  *) echo "usage: bash tests/run.sh [--fast | --all | --nightly]" >&2; exit 2 ;;
+  *) echo "usage: bash tests/run.sh [--fast | --all | --nightly] [STAGE...]" >&2; exit 2 ;;
 esac
+chosen_stages=("${@:2}")
 
 specd_install "${specd_build_packages[@]}" "${specd_test_packages[@]}" || exit 1
 specd_continue_as_owner bash tests/run.sh "$@"
@@ -29,10 +31,11 @@ export CCACHE_SLOPPINESS=pch_defines,time_macros
 summary=()
 failed=0
 
-# stage NAME COMMAND...: runs it and notes how it ended.
+# stage NAME COMMAND...: runs it, unless others were chosen, and notes how it ended.
 stage() {
   local name=$1 start=$SECONDS result=passed
   shift
+  if [ ${#chosen_stages[@]} -gt 0 ] && [[ " ${chosen_stages[*]} " != *" $name "* ]]; then return; fi
   printf '\n== %s\n' "$name"
   if ! "$@"; then
     result=FAILED
@@ -89,6 +92,11 @@ case "$mode" in
     ;;
 esac
 
+if [ ${#summary[@]} -lt ${#chosen_stages[@]} ]; then
+  echo "tests/run.sh: of the stages ${chosen_stages[*]}, ran ${#summary[@]}: ${mode:-the default} has no others" >&2
+  [ ${#summary[@]} -gt 0 ] || exit 2
+  failed=1
+fi
 # What failed comes last, where a long log is read first.
 if [ $failed -ne 0 ]; then python3 tests/failures.py build/*/junit.xml; fi
 printf '\nspecd tests:'
