@@ -10,7 +10,8 @@
 namespace specd::host {
 namespace {
 
-constexpr std::chrono::seconds kConnectLimit{5};
+// gRPC may lose an event of a socket, and then sees it when it looks again 5 s later (grpc/grpc#28866).
+constexpr std::chrono::seconds kConnectLimit{8};
 constexpr uint64_t kPemBytesMax = uint64_t{1} << 20;
 
 Status from_wire(const grpc::Status& status) {
