@@ -185,6 +185,10 @@ struct Transformer::Impl {
     return device.synchronize();
   }
 
+  static const PackedMatrix* first_of(const Linear* layer) {
+    return layer == nullptr ? nullptr : &layer->parts.front().matrix;
+  }
+
   void tap(uint32_t point, const float* source, const ForwardColumns& rows) {
     for (const Tap& each : taps) {
       if (each.point != point) continue;
@@ -192,17 +196,22 @@ struct Transformer::Impl {
     }
   }
 
-  // out = in x weights
-  void linear(const float* in, const Linear& layer, float* out, int32_t n_rows) {
-    for (const Linear::Part& each : layer.parts) {
+  // out = in x weights; `next` follows, if known.
+  void linear(const float* in, const Linear& layer, float* out, int32_t n_rows,
+              const Linear* next) {
+    for (size_t i = 0; i < layer.parts.size(); ++i) {
+      const Linear::Part& each = layer.parts[i];
       const int32_t width = each.matrix.n_out;
       const bool is_whole = layer.parts.size() == 1;
-      device.ops().matmul(device.stream(), {.x = in,
-                                            .weights = each.matrix,
-                                            .out = is_whole ? out : side,
-                                            .n_rows = n_rows,
-                                            .k_segments = 1,
-                                            .scratch = scratch});
+      device.ops().matmul(
+          device.stream(),
+          {.x = in,
+           .weights = each.matrix,
+           .out = is_whole ? out : side,
+           .n_rows = n_rows,
+           .k_segments = 1,
+           .scratch = scratch,
+           .next = i + 1 < layer.parts.size() ? &layer.parts[i + 1].matrix : first_of(next)});
       if (is_whole) continue;
       device.ops().copy_rows(device.stream(), {.from = side,
                                                .to = out + each.column,
@@ -260,7 +269,8 @@ struct Transformer::Impl {
   }
 
   // out = in x weights, of o_proj or down_proj, of which each rank has a part of k.
-  void row_parallel(const float* in, const Linear& layer, float* out, int32_t n_rows) {
+  void row_parallel(const float* in, const Linear& layer, float* out, int32_t n_rows,
+                    const Linear* next) {
     const PackedMatrix& matrix = layer.parts.front().matrix;
     if (is_shared() && matrix.order != nullptr) return output_parallel(in, matrix, out, n_rows);
     const kernels::Ops& ops = device.ops();
@@ -273,7 +283,8 @@ struct Transformer::Impl {
                 .n_rows = n_rows,
                 .k_segments = mine,
                 .apart = is_shared(),
-                .scratch = scratch});
+                .scratch = scratch,
+                .next = first_of(next)});
     if (!is_shared()) return;
     tensors_stage->all_gather(segments, part_size * sizeof(float));
     ops.add_segments(device.stream(), {.parts = segments,
@@ -304,7 +315,7 @@ struct Transformer::Impl {
   // The output head for rows that each rank has in `picked`: the parts of the ranks side by side in `out`,
   // on rank 0.
   void head_of_picked(int32_t n_rows, float* out) {
-    linear(picked, weights.lm_head, logits_part, n_rows);
+    linear(picked, weights.lm_head, logits_part, n_rows, nullptr);
     const int32_t width = vocab_part(config, split.n_ranks);
     const uint64_t part_size = to_size(n_rows) * to_size(width);
     tensors_stage->gather(logits_part, logits_parts, part_size * sizeof(float), 0);
@@ -445,13 +456,15 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
   const auto add_bias = [&](const float* bias, float* out, int32_t width) {
     if (bias != nullptr) ops.map(stream, kernels::add_bias(out, bias, n, width));
   };
-  const auto linear = [&](const float* in, const Linear& weights, const float* bias, float* out) {
-    m.linear(in, weights, out, n);
+  const auto linear = [&](const float* in, const Linear& weights, const float* bias, float* out,
+                          const Linear* next) {
+    m.linear(in, weights, out, n, next);
     add_bias(bias, out, weights.n_out);
   };
   // A bias that all ranks have is added once, behind the sum.
-  const auto row_parallel = [&](const float* in, const Linear& weights, const float* bias) {
-    m.row_parallel(in, weights, m.delta, n);
+  const auto row_parallel = [&](const float* in, const Linear& weights, const float* bias,
+                                const Linear* next) {
+    m.row_parallel(in, weights, m.delta, n, next);
     add_bias(bias, m.delta, c.hidden_size);
   };
   const auto norm = [&](const float* delta, const float* weight) {
@@ -492,7 +505,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
     cache.v_scale = layer.kv_scales.v;
     norm(pending, layer.attention_norm);
     m.tap(static_cast<uint32_t>(layers.begin + i), m.x, rows);
-    linear(m.h, layer.qkv, layer.qkv_bias, m.qkv);
+    linear(m.h, layer.qkv, layer.qkv_bias, m.qkv, &layer.o);
     if (layer.q_norm != nullptr) {
       ops.head_norm(stream, {.qkv = m.qkv,
                              .q_weight = layer.q_norm,
@@ -522,9 +535,9 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                            .n_heads = mine.n_heads,
                            .window = mine.window[to_size(i)],
                            .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))});
-    row_parallel(m.heads, layer.o, layer.o_bias);
+    row_parallel(m.heads, layer.o, layer.o_bias, &layer.gate_up);
     norm(m.delta, layer.mlp_norm);
-    linear(m.h, layer.gate_up, layer.gate_up_bias, m.gate_up);
+    linear(m.h, layer.gate_up, layer.gate_up_bias, m.gate_up, &layer.down);
     ops.map(stream, {.op = kernels::MapOp::kSiluMul,
                      .x = m.gate_up,
                      .y = m.gate_up + mine.intermediate_size,
@@ -534,7 +547,9 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                      .x_stride = 2 * mine.intermediate_size,
                      .y_stride = 2 * mine.intermediate_size,
                      .out_stride = mine.intermediate_size});
-    row_parallel(m.act, layer.down, layer.down_bias);
+    const bool is_last = i + 1 == layers.n;
+    row_parallel(m.act, layer.down, layer.down_bias,
+                 is_last ? nullptr : &w.layers[to_size(i) + 1].qkv);
     pending = m.delta;
   }
   if (!m.split.is_last()) {
@@ -560,7 +575,7 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
     if (m.is_shared()) {
       m.head_of_picked(n_logits, m.logits);
     } else {
-      m.linear(m.picked, w.lm_head, m.logits, n_logits);
+      m.linear(m.picked, w.lm_head, m.logits, n_logits, nullptr);
     }
   }
 }

@@ -1,4 +1,5 @@
-// Attention over pages, one (row, kv head) at a time: its query heads share each widened K and V.
+// Attention over pages, one kv head at a time. Its query heads, of up to four rows that see a whole page alike,
+// share each widened K and V.
 //
 // Masked positions are skipped altogether, so the content of their slots is never used. They lie
 // after the row's own position (at the end of its last block) or before its window (at the start of
@@ -74,138 +75,205 @@ SPECD_INLINE F32x16 row_scales(const KvLayer& kv, const float* scales, const Blo
   return load(lanes);
 }
 
-// Query heads [head, head + kHeads), all of kv head g.
-template <KvDType kType, int kHeads>
-void heads_of(const AttentionArgs& a, int64_t row, int32_t g, int32_t head) {
+// The accumulators of a vector of columns each that registers hold, and the rows that share a block: their
+// query heads share each widened K and V.
+constexpr int kQueries = SPECD_ISA_LEVEL == 2 ? 16 : 4;
+constexpr int shared_rows(int heads) { return kQueries / heads < 4 ? kQueries / heads : 4; }
+
+// kHeads query heads of a row, all of one kv head, over the blocks so far.
+template <int kHeads>
+struct Query {
+  const float* q;  // [kHeads, head_dim]
+  float* out;      // the same, not yet divided by l
+  float m[kHeads];
+  float l[kHeads];
+};
+
+// A block of kv head g, which the rows see in the same way.
+template <KvDType kType, int kHeads, int kRows>
+__attribute__((noinline)) void add_block(const AttentionArgs& a, const Block& b, int32_t g,
+                                         Query<kHeads>* rows) {
   constexpr size_t kBytes = kv_dtype_bytes(kType);
+  constexpr int kAll = kRows * kHeads;
+  static_assert(kAll <= 16, "their factors are the lanes of a vector");
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
-  const size_t groups = static_cast<size_t>(a.kv.n_kv_heads);
   const size_t slab = d_head * kPageTokens;  // elements of one page and kv head
   const size_t stride = a.kv.page_stride;
-  const float* q =
-      a.qkv + row * static_cast<int64_t>((a.n_heads + 2 * groups) * d_head) + head * d_head;
-  float* out = a.out + (row * a.n_heads + head) * static_cast<int64_t>(d_head);
   const char* k_data = static_cast<const char*>(a.kv.k);
   const char* v_data = static_cast<const char*>(a.kv.v);
   alignas(64) float lane_index[16];
   for (int i = 0; i < 16; ++i) lane_index[i] = static_cast<float>(i);
 
-  float m[kHeads];
-  float l[kHeads];
-  for (int h = 0; h < kHeads; ++h) {
-    m[h] = -__builtin_inff();
-    l[h] = 0.0f;
-    for (size_t d = 0; d < d_head; ++d) out[h * d_head + d] = 0.0f;
-  }
-  const int32_t begin = window_begin(a, row) / kPageTokens * kPageTokens;
-  for (int32_t first = begin; first <= a.position[row]; first += kPageTokens) {
-    const Block b = block_at(a, row, first);
-
-    F32x16 score[kHeads];
+  F32x16 score[kAll];
+#pragma GCC unroll 16
+  for (int i = 0; i < kAll; ++i) score[i] = set1(0.0f);
+  const auto add_scores = [&](size_t d, const F32x16& keys) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int h = 0; h < kHeads; ++h) score[h] = set1(0.0f);
-    if (b.whole_page) {
-      const char* k =
-          k_data + (static_cast<size_t>(b.slot[0] / kPageTokens) * stride + g * slab) * kBytes;
-      for (size_t d = 0; d < d_head; ++d) {
-        const F32x16 keys = widen16_kv<kType>(k + d * kPageTokens * kBytes);
+    for (int r = 0; r < kRows; ++r) {
+      const float* const q = rows[r].q + d;
 #pragma GCC unroll 4
-        for (int h = 0; h < kHeads; ++h) score[h] = fma(set1(q[h * d_head + d]), keys, score[h]);
-      }
-    } else {
-      size_t at[kPageTokens];
-      for (int j = 0; j < b.visible; ++j) {
-        at[j] = static_cast<size_t>(b.slot[j] / kPageTokens) * stride + g * slab +
-                static_cast<size_t>(b.slot[j] % kPageTokens);
-      }
-      alignas(64) float gathered[16] = {};
-      for (size_t d = 0; d < d_head; ++d) {
-        for (int j = 0; j < b.visible; ++j) {
-          gathered[j] = widen1<kType>(k_data, at[j] + d * kPageTokens);
-        }
-        const F32x16 keys = load(gathered);
-#pragma GCC unroll 4
-        for (int h = 0; h < kHeads; ++h) score[h] = fma(set1(q[h * d_head + d]), keys, score[h]);
+      for (int h = 0; h < kHeads; ++h) {
+        F32x16& sum = score[r * kHeads + h];
+        sum = fma(set1(q[h * d_head]), keys, sum);
       }
     }
-
-    // In lanes [hidden, visible) the factors have opposite signs, so the top bit of the product
-    // is set.
-    const F32x16 lane = load(lane_index);
-    const I32x16 seen = as_int(mul(sub(lane, set1(static_cast<float>(b.visible))),
-                                   sub(lane, set1(static_cast<float>(b.hidden) - 0.5f))));
-    F32x16 key_scale = set1(a.scale), value_scale = set1(1.0f);
-    if constexpr (kType == KvDType::kF8E4M3) key_scale = set1(a.scale * a.kv.k_scale);
-    if constexpr (kType == KvDType::kInt8) {
-      key_scale = mul(set1(a.scale), row_scales(a.kv, a.kv.k_row_scale, b, g));
-      value_scale = row_scales(a.kv, a.kv.v_row_scale, b, g);
+  };
+  if (b.whole_page) {
+    const char* k =
+        k_data + (static_cast<size_t>(b.slot[0] / kPageTokens) * stride + g * slab) * kBytes;
+    for (size_t d = 0; d < d_head; ++d) {
+      add_scores(d, widen16_kv<kType>(k + d * kPageTokens * kBytes));
     }
-    alignas(64) float p[kHeads][16];
-    float c[kHeads];
-    for (int h = 0; h < kHeads; ++h) {
-      const F32x16 scaled = select(seen, mul(score[h], key_scale), set1(-__builtin_inff()));
-      const float block_max = tree_max(scaled);
-      const float m_new = m[h] > block_max ? m[h] : block_max;
-      const F32x16 e = select(seen, exp(sub(scaled, set1(m_new))), set1(0.0f));
-      store(p[h], kType == KvDType::kInt8 ? mul(e, value_scale) : e);
-      alignas(64) float factor[16];
-      store(factor, exp(set1(m[h] - m_new)));
-      c[h] = factor[0];
-      l[h] = fma1(l[h], c[h], tree_sum(e));
-      m[h] = m_new;
-    }
-
-    size_t v_at[kPageTokens];
+  } else {
+    size_t at[kPageTokens];
     for (int j = 0; j < b.visible; ++j) {
-      v_at[j] = (static_cast<size_t>(b.slot[j] / kPageTokens) * stride + g * slab +
-                 static_cast<size_t>(b.slot[j] % kPageTokens) * d_head) *
-                kBytes;
+      at[j] = static_cast<size_t>(b.slot[j] / kPageTokens) * stride + g * slab +
+              static_cast<size_t>(b.slot[j] % kPageTokens);
     }
-    for (size_t d = 0; d < d_head; d += 16) {
-      F32x16 acc[kHeads];
-#pragma GCC unroll 4
-      for (int h = 0; h < kHeads; ++h) acc[h] = mul(load(out + h * d_head + d), set1(c[h]));
-      for (int j = b.hidden; j < b.visible; ++j) {
-        const F32x16 values = widen16_kv<kType>(v_data + v_at[j] + d * kBytes);
-#pragma GCC unroll 4
-        for (int h = 0; h < kHeads; ++h) acc[h] = fma(set1(p[h][j]), values, acc[h]);
+    alignas(64) float gathered[16] = {};
+    for (size_t d = 0; d < d_head; ++d) {
+      for (int j = 0; j < b.visible; ++j) {
+        gathered[j] = widen1<kType>(k_data, at[j] + d * kPageTokens);
       }
-#pragma GCC unroll 4
-      for (int h = 0; h < kHeads; ++h) store(out + h * d_head + d, acc[h]);
+      add_scores(d, load(gathered));
     }
   }
-  if (a.position[row] < 0) return;
-  for (int h = 0; h < kHeads; ++h) {
-    for (size_t d = 0; d < d_head; d += 16) {
-      float* o = out + h * d_head + d;
-      const F32x16 mean = div(load(o), set1(l[h]));
-      store(o, kType == KvDType::kF8E4M3 ? mul(mean, set1(a.kv.v_scale)) : mean);
+
+  // In lanes [hidden, visible) the factors have opposite signs, so the top bit of the product
+  // is set.
+  const F32x16 lane = load(lane_index);
+  const I32x16 seen = as_int(mul(sub(lane, set1(static_cast<float>(b.visible))),
+                                 sub(lane, set1(static_cast<float>(b.hidden) - 0.5f))));
+  F32x16 key_scale = set1(a.scale), value_scale = set1(1.0f);
+  if constexpr (kType == KvDType::kF8E4M3) key_scale = set1(a.scale * a.kv.k_scale);
+  if constexpr (kType == KvDType::kInt8) {
+    key_scale = mul(set1(a.scale), row_scales(a.kv, a.kv.k_row_scale, b, g));
+    value_scale = row_scales(a.kv, a.kv.v_row_scale, b, g);
+  }
+  alignas(64) float p[kAll][16];
+  alignas(64) float c[16] = {};
+#pragma GCC unroll 16
+  for (int i = 0; i < kAll; ++i) {
+    float& m = rows[i / kHeads].m[i % kHeads];
+    const F32x16 scaled = select(seen, mul(score[i], key_scale), set1(-__builtin_inff()));
+    const float block_max = tree_max(scaled);
+    const float m_new = m > block_max ? m : block_max;
+    c[i] = m - m_new;
+    m = m_new;
+    store(p[i], select(seen, exp(sub(scaled, set1(m_new))), set1(0.0f)));
+  }
+  store(c, exp(load(c)));
+  for (int i = 0; i < kAll; ++i) {
+    float& l = rows[i / kHeads].l[i % kHeads];
+    const F32x16 e = load(p[i]);
+    l = fma1(l, c[i], tree_sum(e));
+    if constexpr (kType == KvDType::kInt8) store(p[i], mul(e, value_scale));
+  }
+
+  size_t v_at[kPageTokens];
+  for (int j = 0; j < b.visible; ++j) {
+    v_at[j] = (static_cast<size_t>(b.slot[j] / kPageTokens) * stride + g * slab +
+               static_cast<size_t>(b.slot[j] % kPageTokens) * d_head) *
+              kBytes;
+  }
+  for (size_t d = 0; d < d_head; d += 16) {
+    F32x16 acc[kAll];
+#pragma GCC unroll 16
+    for (int i = 0; i < kAll; ++i) {
+      acc[i] = mul(load(rows[i / kHeads].out + (i % kHeads) * d_head + d), set1(c[i]));
+    }
+    for (int j = b.hidden; j < b.visible; ++j) {
+      const F32x16 values = widen16_kv<kType>(v_data + v_at[j] + d * kBytes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kAll; ++i) acc[i] = fma(set1(p[i][j]), values, acc[i]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kAll; ++i) store(rows[i / kHeads].out + (i % kHeads) * d_head + d, acc[i]);
+  }
+}
+
+// Query heads [head, head + kHeads), all of kv head g, of rows [row, row + n_rows).
+template <KvDType kType, int kHeads>
+void heads_of(const AttentionArgs& a, int64_t row, int n_rows, int32_t g, int32_t head) {
+  constexpr int kShared = shared_rows(kHeads);
+  const size_t d_head = static_cast<size_t>(a.kv.head_dim);
+  Query<kHeads> rows[kShared];
+  // Positions that all rows have in the same pages, and those that any row sees.
+  int32_t shared_begin = 0, shared_end = n_rows == kShared ? a.span[row] : 0;
+  int32_t begin = window_begin(a, row), end = 0;
+  for (int r = 0; r < n_rows; ++r) {
+    const int64_t at = row + r, heads = a.n_heads + 2 * int64_t{a.kv.n_kv_heads};
+    Query<kHeads>& query = rows[r];
+    query.q = a.qkv + (at * heads + head) * a.kv.head_dim;
+    query.out = a.out + (at * a.n_heads + head) * a.kv.head_dim;
+    for (int h = 0; h < kHeads; ++h) {
+      query.m[h] = -__builtin_inff();
+      query.l[h] = 0.0f;
+      for (size_t d = 0; d < d_head; ++d) query.out[h * d_head + d] = 0.0f;
+    }
+    const int32_t first = window_begin(a, at), span = a.table[at] == a.table[row] ? a.span[at] : 0;
+    shared_begin = first > shared_begin ? first : shared_begin;
+    shared_end = span < shared_end ? span : shared_end;
+    begin = first < begin ? first : begin;
+    end = a.position[at] >= end ? a.position[at] + 1 : end;
+  }
+  for (int32_t first = begin / kPageTokens * kPageTokens; first < end; first += kPageTokens) {
+    if (kShared > 1 && first >= shared_begin && first + kPageTokens <= shared_end) {
+      add_block<kType, kHeads, kShared>(a, block_at(a, row, first), g, rows);
+      continue;
+    }
+    for (int r = 0; r < n_rows; ++r) {
+      const bool sees =
+          first <= a.position[row + r] && first + kPageTokens > window_begin(a, row + r);
+      if (sees) add_block<kType, kHeads, 1>(a, block_at(a, row + r, first), g, rows + r);
     }
   }
+  for (int r = 0; r < n_rows; ++r) {
+    if (a.position[row + r] < 0) continue;
+    for (int h = 0; h < kHeads; ++h) {
+      for (size_t d = 0; d < d_head; d += 16) {
+        float* o = rows[r].out + h * d_head + d;
+        const F32x16 mean = div(load(o), set1(rows[r].l[h]));
+        store(o, kType == KvDType::kF8E4M3 ? mul(mean, set1(a.kv.v_scale)) : mean);
+      }
+    }
+  }
+}
+
+template <KvDType kType, int kHeads>
+void rows_of(const AttentionArgs& a, int64_t row, int64_t n_rows, int32_t g, int32_t head) {
+  constexpr int kShared = shared_rows(kHeads);
+  int64_t r = 0;
+  for (; r + kShared <= n_rows; r += kShared) heads_of<kType, kHeads>(a, row + r, kShared, g, head);
+  for (; r < n_rows; ++r) heads_of<kType, kHeads>(a, row + r, 1, g, head);
 }
 
 template <KvDType kType>
 void attention_of(const AttentionArgs& a, int part, int parts) {
   const int64_t groups = a.kv.n_kv_heads;
   const int32_t heads = a.n_heads / a.kv.n_kv_heads;  // query heads per kv head
-  // Round-robin: in a prefill later rows see more positions.
-  for (int64_t unit = part; unit < a.n_rows * groups; unit += parts) {
-    const int64_t row = unit / groups;
+  // Up to 4 rows together, but no fewer units than threads. Round-robin: in a prefill later rows see more
+  // positions.
+  const int64_t each = a.n_rows * groups / parts, together = each < 1 ? 1 : each < 4 ? each : 4;
+  const int64_t row_units = (a.n_rows + together - 1) / together;
+  for (int64_t unit = part; unit < row_units * groups; unit += parts) {
+    const int64_t row = unit / groups * together;
+    const int64_t n_rows = a.n_rows - row < together ? a.n_rows - row : together;
     const int32_t g = static_cast<int32_t>(unit % groups);
     for (int32_t h = 0; h < heads;) {
       const int32_t head = g * heads + h;
       const int32_t left = heads - h;
       if (left >= 4) {
-        heads_of<kType, 4>(a, row, g, head);
+        rows_of<kType, 4>(a, row, n_rows, g, head);
         h += 4;
       } else if (left == 3) {
-        heads_of<kType, 3>(a, row, g, head);
+        rows_of<kType, 3>(a, row, n_rows, g, head);
         h += 3;
       } else if (left == 2) {
-        heads_of<kType, 2>(a, row, g, head);
+        rows_of<kType, 2>(a, row, n_rows, g, head);
         h += 2;
       } else {
-        heads_of<kType, 1>(a, row, g, head);
+        rows_of<kType, 1>(a, row, n_rows, g, head);
         h += 1;
       }
     }

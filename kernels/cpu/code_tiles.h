@@ -57,15 +57,31 @@ struct TileArgs {
   int n = 0;
   // Of the run: sums start at 0, or are loaded; they end in the totals, or are stored.
   bool starts = false, ends = false;
-  void* sums = nullptr;     // Form::Sum [rows][stride], of the run
-  float* totals = nullptr;  // [rows][stride]
+  void* sums = nullptr;  // Form::Sum [rows][stride], of the run
   size_t stride = 0;
+  // Totals start at 0 with the first run.
+  bool is_first = false;
+  float* totals = nullptr;  // [rows][totals_stride]
+  size_t totals_stride = 0;
   const float* scale = nullptr;   // 16 of the group; panels are scale_step apart
   const uint8_t* zero = nullptr;  // the same, or null
   size_t scale_step = 0;
-  const char* fetch = nullptr;  // kStreams streams, as far apart as the panels
-  size_t fetch_step = 0;
+  const uint8_t* fetch = nullptr;  // kStreams streams, fetch_apart bytes from each other
+  size_t fetch_apart = 0, fetch_step = 0;
 };
+
+// What a thread reads after a block: pieces as long as what the block has of a panel. They are `apart` bytes from
+// each other, or one behind the other if that is 0, and the last begins before `bytes`.
+struct Ahead {
+  const uint8_t* begin = nullptr;
+  size_t bytes = 0;
+  size_t apart = 0;
+};
+
+// What the end of a run adds to.
+SPECD_INLINE F32x16 total_before(bool is_first, const float* total) {
+  return is_first ? set1(0.0f) : load(total);
+}
 
 // Calls step() for each line of a tile, and prefetches a line of each stream for every kStreams lines read, and
 // first the scales that the end of the run waits for.
@@ -76,12 +92,12 @@ SPECD_INLINE void each_line(const TileArgs& a, const Step& step) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) prefetch_far(a.scale + p * a.scale_step);
   }
-  const char* fetch = a.fetch;
+  const uint8_t* fetch = a.fetch;
   const int steps = a.n / Form::kStepK;
   int s = 0;
   for (; s + kRound <= steps; s += kRound) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kStreams; ++i) prefetch_far(fetch + i * a.panel_bytes);
+    for (int i = 0; i < kStreams; ++i) prefetch_far(fetch + i * a.fetch_apart);
     fetch += a.fetch_step;
 #pragma GCC unroll 4
     for (int i = 0; i < kRound; ++i) step();
@@ -116,13 +132,25 @@ static TileFn tile_of(int rows, bool wide) {
   return nullptr;
 }
 
-// Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is the codes that this thread
-// reads next, or null.
+// Bytes that a panel has of n k.
+template <typename Form>
+SPECD_INLINE size_t bytes_of_k(int n) {
+  return static_cast<size_t>(n / Form::kStepK * kLine);
+}
+
+// k of the block from k on in a run that ends at `end`.
+template <typename Form>
+SPECD_INLINE int block_length(int k, int end) {
+  const int room = Form::kBlock - k % Form::kBlock;
+  return end - k < room ? end - k : room;
+}
+
+// Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is what this thread reads next.
 template <typename Form>
 static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int row, int rows,
-                           const uint8_t* after) {
+                           const Ahead& after) {
   alignas(64) typename Form::Sum sums[kChunkRows * Form::kGroupPanels * kWidth];
-  alignas(64) float totals[kChunkRows * Form::kGroupPanels * kWidth];
+  alignas(64) float own_totals[kChunkRows * Form::kGroupPanels * kWidth];
   const CodeOrder& order = *a.weights.order;
   const RoundedRows x(order, a.n_rows, a.scratch);
   const Panels m = panels_in(a.weights);
@@ -132,27 +160,33 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
                column = static_cast<size_t>(panel) * kWidth,
                n_out = static_cast<size_t>(a.weights.n_out),
                columns = n_out - column < stride ? n_out - column : stride;
+  float* const out = a.out + row * n_out + column;
+  // Of one run they are written once, so they need no room in the cache.
+  const bool in_place = n_runs == 1 && columns == stride;
+  float* const totals = in_place ? out : own_totals;
   const uint8_t* const codes = m.codes + panel * m.panel_bytes;
   const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows;
   const int widest = Form::panels_of(rows / n_tiles);
-  const auto line = [](int k) { return static_cast<size_t>(k / Form::kStepK * kLine); };
   TileArgs tile{.x = &x,
                 .x_stride = RoundedRows::stride(order),
                 .n_runs = n_runs,
                 .panel_bytes = m.panel_bytes,
                 .stride = stride,
+                .totals_stride = in_place ? n_out : stride,
                 .scale_step = groups * kWidth};
-  __builtin_memset(totals, 0, sizeof(float) * static_cast<size_t>(rows) * stride);
   for (int i = 0; i < order.n_runs; ++i) {
     const Run run = order.runs[i];
+    tile.is_first = i == 0;
     for (int k = run.begin; k < run.begin + run.n; k += tile.n) {
-      const int left = run.begin + run.n - k, room = Form::kBlock - k % Form::kBlock,
-                n = left < room ? left : room;
+      const int n = block_length<Form>(k, run.begin + run.n);
       tile.k = static_cast<size_t>(k);
       tile.n = n;
       tile.starts = k == run.begin;
-      tile.ends = n == left;
-      const uint8_t* next = k + n < order.depth ? codes + line(k + n) : after;
+      tile.ends = k + n == run.begin + run.n;
+      const Ahead ahead = k + n < order.depth ? Ahead{codes + bytes_of_k<Form>(k + n),
+                                                      panels * m.panel_bytes, m.panel_bytes}
+                                              : after;
+      const size_t apart = ahead.apart == 0 ? bytes_of_k<Form>(n) : ahead.apart;
       size_t asked = 0;
       for (int p = 0; p < panels;) {
         if (p % kStreams == 0) asked = 0;
@@ -167,20 +201,20 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
             // Other tiles of these rows may be narrower.
             const bool fits = p + across - q >= Form::panels_of(tile_rows);
             const int width = fits ? Form::panels_of(tile_rows) : 1;
-            tile.fetch = reinterpret_cast<const char*>(codes);
-            tile.fetch_step = 0;
-            if (next != nullptr) {
-              tile.fetch = reinterpret_cast<const char*>(next) +
-                           p / kStreams * kStreams * m.panel_bytes +
-                           line(n) * asked / (kStreams * rows);
+            const size_t streams = p / kStreams * kStreams * apart;
+            tile.fetch = codes;  // which are in the cache
+            tile.fetch_apart = tile.fetch_step = 0;
+            if (streams < ahead.bytes) {
+              tile.fetch = ahead.begin + streams + bytes_of_k<Form>(n) * asked / (kStreams * rows);
+              tile.fetch_apart = apart;
               tile.fetch_step = size_t{kLine} * tile_rows / rows;
             }
             asked += static_cast<size_t>(width) * tile_rows;
             const size_t of_group =
                 ((panel + q) * groups + static_cast<size_t>(run.group)) * kWidth;
-            tile.codes = codes + q * m.panel_bytes + line(k);
+            tile.codes = codes + q * m.panel_bytes + bytes_of_k<Form>(k);
             tile.sums = sums + first * stride + q * kWidth;
-            tile.totals = totals + first * stride + q * kWidth;
+            tile.totals = totals + first * tile.totals_stride + q * kWidth;
             tile.scale = m.scale + of_group;
             tile.zero = order.has_zeros ? m.zero + of_group : nullptr;
             tile_of<Form>(tile_rows, fits)(tile);
@@ -192,29 +226,52 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
       }
     }
   }
+  if (in_place) return;
   for (int r = 0; r < rows; ++r) {
-    __builtin_memcpy(a.out + (row + r) * n_out + column, totals + r * stride,
-                     sizeof(float) * columns);
+    __builtin_memcpy(out + r * n_out, own_totals + r * stride, sizeof(float) * columns);
   }
+}
+
+// Panels of a part of a matrix.
+SPECD_INLINE Share panels_of_part(const PackedMatrix& m, int part, int parts) {
+  return share_of((static_cast<int64_t>(m.n_out) + kWidth - 1) / kWidth, part, parts);
+}
+
+// The codes that a part of the next matmul reads first.
+template <typename Form>
+static Ahead beginning_of(const PackedMatrix* next, int part, int parts) {
+  if (next == nullptr || next->order == nullptr) return {};
+  const Panels m = panels_in(*next);
+  const Share share = panels_of_part(*next, part, parts);
+  const int64_t n = share.end - share.begin,
+                first = n < Form::kGroupPanels ? n : Form::kGroupPanels;
+  const bool is_whole = block_length<Form>(0, next->order->runs[0].n) == next->order->depth;
+  return {m.codes + share.begin * m.panel_bytes, (is_whole ? n : first) * m.panel_bytes,
+          is_whole ? 0 : m.panel_bytes};
 }
 
 template <typename Form>
 static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
-  const int64_t n_panels = (static_cast<int64_t>(a.weights.n_out) + kWidth - 1) / kWidth;
-  const size_t panel_bytes = panels_in(a.weights).panel_bytes;
+  const Panels m = panels_in(a.weights);
+  const Share share = panels_of_part(a.weights, part, parts);
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
-  const Share share = share_of(n_panels, part, parts);
-  for (int64_t panel = share.begin; panel < share.end; panel += Form::kGroupPanels) {
-    const int64_t left = share.end - panel;
-    const uint8_t* codes = static_cast<const uint8_t*>(a.weights.data) + panel * panel_bytes;
-    const uint8_t* next =
-        left > Form::kGroupPanels ? codes + Form::kGroupPanels * panel_bytes : nullptr;
+  for (int64_t panel = share.begin, panels; panel < share.end; panel += panels) {
+    // Groups of about the same size: the last one is long enough to fetch the beginning of the next matrix.
+    const int64_t left = share.end - panel,
+                  groups = (left + Form::kGroupPanels - 1) / Form::kGroupPanels,
+                  whole = ((left + groups - 1) / groups + kStreams - 1) / kStreams * kStreams;
+    panels = left < whole ? left : whole;
+    const uint8_t* const codes = m.codes + panel * m.panel_bytes;
+    const size_t bytes = panels * m.panel_bytes;
+    const Ahead again{codes, bytes, m.panel_bytes};
+    const Ahead next = panels < left
+                           ? Ahead{codes + bytes, (left - panels) * m.panel_bytes, m.panel_bytes}
+                           : beginning_of<Form>(a.next, part, parts);
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
       const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
       const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
-      block_of_codes<Form>(a, panel,
-                           left < Form::kGroupPanels ? static_cast<int>(left) : Form::kGroupPanels,
-                           first, last - first, chunk + 1 < n_chunks ? codes : next);
+      block_of_codes<Form>(a, panel, static_cast<int>(panels), first, last - first,
+                           chunk + 1 < n_chunks ? again : next);
     }
   }
 }

@@ -7,12 +7,18 @@ namespace {
 
 constexpr int kChunk = RoundedRows::kFloatBlock;  // k that are put in order at once
 
-// The next n <= kChunk of a row in the packed order, which begin at `source`: where they are in x, if they are
-// neighbors there, else gathered in `room`.
-SPECD_INLINE const float* in_order(const int32_t* source, int n, const float* x, float* room) {
-  uint32_t apart = 0;
-  for (int i = 0; i < n; ++i) apart |= static_cast<uint32_t>(source[i] - source[0] - i);
-  if (apart == 0 && source[0] >= 0) return x + source[0];
+// Whether the packed order is that of x, without padding.
+bool is_order_of_x(const CodeOrder& order) {
+  int32_t moved = 0;
+  for (int32_t k = 0; k < order.depth; ++k) moved |= order.source[k] ^ k;
+  return moved == 0;
+}
+
+// n <= kChunk of a row in the packed order, from its place k: where they are in x, or gathered in `room`.
+SPECD_INLINE const float* in_order(const CodeOrder& order, bool as_x, int k, int n, const float* x,
+                                   float* room) {
+  if (as_x) return x + k;
+  const int32_t* const source = order.source + k;
   for (int i = 0; i < n; ++i) room[i] = source[i] < 0 ? 0.0f : x[source[i]];
   return room;
 }
@@ -55,24 +61,25 @@ SPECD_INLINE int32_t round_values(const float* value, int n, float by, int8_t* _
 
 // use(k, values, n) for the k of a run from its first, a chunk at a time.
 template <typename Use>
-SPECD_INLINE void each_chunk(const CodeOrder& order, const Run& run, const float* x,
+SPECD_INLINE void each_chunk(const CodeOrder& order, bool as_x, const Run& run, const float* x,
                              const Use& use) {
   alignas(64) float room[kChunk];
   for (int k = 0; k < run.n; k += kChunk) {
     const int n = run.n - k < kChunk ? run.n - k : kChunk;
-    use(k, in_order(order.source + run.begin + k, n, x, room), n);
+    use(k, in_order(order, as_x, run.begin + k, n, x, room), n);
   }
 }
 
 template <int kBits>
-void round_row(const CodeOrder& order, const float* x, const RoundedRows& to, size_t row) {
+void round_row(const CodeOrder& order, bool as_x, const float* x, const RoundedRows& to,
+               size_t row) {
   constexpr float kLimit = kBits == 8 ? 127.0f : 127.0f * 256.0f;
   const bool is_fixed = kBits == 8 && order.x_scale > 0;
   for (int i = 0; i < order.n_runs; ++i) {
     const Run run = order.runs[i];
     uint32_t largest = 0;
     each_chunk(
-        order, run, x, [&](int, const float* value, int n) __attribute__((always_inline)) {
+        order, as_x, run, x, [&](int, const float* value, int n) __attribute__((always_inline)) {
           const uint32_t of_chunk = largest_magnitude(value, n);
           largest = of_chunk > largest ? of_chunk : largest;
         });
@@ -86,7 +93,8 @@ void round_row(const CodeOrder& order, const float* x, const RoundedRows& to, si
       }
     } else {
       each_chunk(
-          order, run, x, [&](int k, const float* value, int n) __attribute__((always_inline)) {
+          order, as_x, run,
+          x, [&](int k, const float* value, int n) __attribute__((always_inline)) {
             int8_t* const upper = to.part[0] + first + k;
             int8_t* const lower = kBits == 8 ? nullptr : to.part[1] + first + k;
             if (is_fixed) {
@@ -108,19 +116,20 @@ void round_row(const CodeOrder& order, const float* x, const RoundedRows& to, si
 void round_rows(const MatmulArgs& a, int part, int parts) {
   const CodeOrder& order = *a.weights.order;
   const RoundedRows to(order, a.n_rows, a.scratch);
+  const bool as_x = is_order_of_x(order);
   const Share share = share_of(a.n_rows, part, parts);
   for (int64_t r = share.begin; r < share.end; ++r) {
     const float* const x = a.x + r * a.weights.n_in;
     const size_t row = static_cast<size_t>(r);
     if (order.x_bits == 8) {
-      round_row<8>(order, x, to, row);
+      round_row<8>(order, as_x, x, to, row);
     } else if (order.x_bits == 16) {
-      round_row<16>(order, x, to, row);
+      round_row<16>(order, as_x, x, to, row);
     } else {
       for (int k = 0; k < order.depth; k += kChunk) {
         const int n = order.depth - k < kChunk ? order.depth - k : kChunk;
         float* const room = to.value_at(row, static_cast<size_t>(k));
-        const float* const value = in_order(order.source + k, n, x, room);
+        const float* const value = in_order(order, as_x, k, n, x, room);
         if (value != room) __builtin_memcpy(room, value, sizeof(float) * static_cast<size_t>(n));
       }
     }

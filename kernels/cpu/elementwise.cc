@@ -46,12 +46,20 @@ template <MapOp kOp>
 void map_rows(const MapArgs& a, int part, int parts) {
   const int64_t groups = (a.n + 15) / 16;  // per row
   const Share share = share_of(a.n_rows * groups, part, parts);
-  for (int64_t unit = share.begin; unit < share.end; ++unit) {
-    const int64_t r = unit / groups;
-    const int32_t i = static_cast<int32_t>(unit % groups) * 16;
-    const F32x16 x = load_first(a.x + r * a.x_stride + i, a.n - i);
-    const F32x16 y = kOp == MapOp::kSilu ? x : load_first(a.y + r * a.y_stride + i, a.n - i);
-    store_first(a.out + r * a.out_stride + i, map16<kOp>(x, y), a.n - i);
+  for (int64_t unit = share.begin; unit < share.end;) {
+    const int64_t r = unit / groups, first = unit % groups, left = share.end - unit,
+                  n = groups - first < left ? groups - first : left;
+    const float* const x = a.x + r * a.x_stride;
+    const float* const y = kOp == MapOp::kSilu ? x : a.y + r * a.y_stride;
+    float* const out = a.out + r * a.out_stride;
+    for (int64_t g = first; g < first + n; ++g) {
+      const int32_t i = static_cast<int32_t>(g) * 16;
+      const int left_of_row = a.n - i;
+      store_first(out + i,
+                  map16<kOp>(load_first(x + i, left_of_row), load_first(y + i, left_of_row)),
+                  left_of_row);
+    }
+    unit += n;
   }
 }
 

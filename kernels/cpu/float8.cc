@@ -99,12 +99,12 @@ struct Float8 {
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
-        const size_t at = r * a.stride + kWidth * p;
         if (a.ends) {
+          float* const total = a.totals + r * a.totals_stride + kWidth * p;
           const F32x16 scale = load(a.scale + p * a.scale_step);
-          store(a.totals + at, fma(acc[r][p], scale, load(a.totals + at)));
+          store(total, fma(acc[r][p], scale, total_before(a.is_first, total)));
         } else {
-          store(sums + at, acc[r][p]);
+          store(sums + r * a.stride + kWidth * p, acc[r][p]);
         }
       }
     }

@@ -144,14 +144,33 @@ SPECD_INLINE I32x16 load_ints(const int32_t* p) {
 SPECD_INLINE I32x16 set1_ints(int32_t a) { return set1_int(static_cast<uint32_t>(a)); }
 
 // The end of a run: total = fma(float(sum - zero * x_sum), x_scale * scale, total).
-SPECD_INLINE void end_run(const TileArgs& a, int any_zero, int row, int panel, const I32x16& sum) {
-  const size_t of_x = a.of_run + static_cast<size_t>(row) * a.n_runs,
-               of_w = static_cast<size_t>(panel) * a.scale_step;
-  float* const total = a.totals + row * a.stride + kWidth * panel;
-  const I32x16 zero = a.zero == nullptr ? set1_ints(any_zero) : widen_bytes(a.zero + of_w);
-  const I32x16 exact = sub(sum, multiply(zero, set1_ints(a.x->sum[of_x])));
-  const F32x16 scale = mul(set1(a.x->scale[of_x]), load(a.scale + of_w));
-  store(total, fma(to_float(exact), scale, load(total)));
+template <int kRows, int kPanels, typename SumOf>
+SPECD_INLINE void end_run(const TileArgs& a, int any_zero, const SumOf& sum_of) {
+  F32x16 scale[kPanels];
+  // Those of the columns, or of all.
+  I32x16 zero[kPanels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) {
+    const size_t of_w = static_cast<size_t>(p) * a.scale_step;
+    scale[p] = load(a.scale + of_w);
+    zero[p] = a.zero == nullptr ? set1_ints(any_zero) : widen_bytes(a.zero + of_w);
+  }
+  const float* const x_scale = a.x->scale + a.of_run;
+  const int32_t* const x_sum = a.x->sum + a.of_run;
+  const bool is_first = a.is_first;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const F32x16 scale_of_row = set1(x_scale[r * a.n_runs]);
+    const I32x16 sum_of_row = set1_ints(x_sum[r * a.n_runs]);
+    float* const totals = a.totals + r * a.totals_stride;
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      float* const total = totals + kWidth * p;
+      const I32x16 exact = sub(sum_of(r, p), multiply(zero[p], sum_of_row));
+      store(total,
+            fma(to_float(exact), mul(scale_of_row, scale[p]), total_before(is_first, total)));
+    }
+  }
 }
 
 // Codes of kBits by x of kParts bytes.
@@ -161,7 +180,7 @@ struct Integers {
   static constexpr int kStepK = kBits == 8 ? 4 : 8;
   static constexpr int kGroupPanels = 16;
   // With two parts a run is never cut, so that both kinds of its sums stay in registers.
-  static constexpr int kBlock = kParts == 1 ? 1024 : 1 << 30;
+  static constexpr int kBlock = kParts == 1 ? 512 : 1 << 30;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
   static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 2;
   static constexpr int panels_of(int rows) {
@@ -178,14 +197,14 @@ struct Integers {
     const size_t x_stride = a.x_stride, panel_bytes = a.panel_bytes;
 #pragma GCC unroll 2
     for (int q = 0; q < kParts; ++q) from[q] = a.x->part[q] + a.row * x_stride + a.k;
+    const bool is_new = kParts == 2 || a.starts;
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
       for (int q = 0; q < kParts; ++q) {
 #pragma GCC unroll 4
         for (int p = 0; p < kPanels; ++p) {
-          acc[r][q][p] =
-              kParts == 2 || a.starts ? set1_ints(0) : load_ints(sums + r * a.stride + kWidth * p);
+          acc[r][q][p] = is_new ? set1_ints(0) : load_ints(sums + r * a.stride + kWidth * p);
         }
       }
     }
@@ -221,18 +240,17 @@ struct Integers {
           for (int q = 0; q < kParts; ++q) from[q] += kStepK;
           w += kLine;
         });
+    if (kParts == 2 || a.ends) {
+      return end_run<kRows, kPanels>(
+          a, 1 << (kBits - 1), [&](int r, int p) __attribute__((always_inline)) {
+            if constexpr (kParts == 1) return acc[r][0][p];
+            return add(shift_left<8>(acc[r][0][p]), acc[r][kParts - 1][p]);
+          });
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) {
-        if constexpr (kParts == 2) {
-          end_run(a, 1 << (kBits - 1), r, p, add(shift_left<8>(acc[r][0][p]), acc[r][1][p]));
-        } else if (a.ends) {
-          end_run(a, 1 << (kBits - 1), r, p, acc[r][0][p]);
-        } else {
-          store_int(sums + r * a.stride + kWidth * p, acc[r][0][p]);
-        }
-      }
+      for (int p = 0; p < kPanels; ++p) store_int(sums + r * a.stride + kWidth * p, acc[r][0][p]);
     }
   }
 };

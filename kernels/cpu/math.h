@@ -26,13 +26,17 @@ SPECD_INLINE F32x16 exp(F32x16 x) {
   p = fma(p, r, set1(0.5f));
   p = fma(mul(r, r), p, r);
   p = add(p, set1(1.0f));
-  // 2^n as two factors, since 2^n may be subnormal or too large.
+#if SPECD_ISA_LEVEL == 2
+  return {_mm512_scalef_ps(p.v, n.v)};  // p * 2^n, rounded once
+#else
+  // 2^n as two factors, since 2^n may be subnormal or too large. The first product is exact.
   const I32x16 n_int = sub(as_int(shifted), as_int(shifter));
   const I32x16 half = shift_right<1>(n_int);
   const I32x16 rest = sub(n_int, half);
   const I32x16 bias = set1_int(127);
   p = mul(p, as_float(shift_left<23>(add(half, bias))));
   return mul(p, as_float(shift_left<23>(add(rest, bias))));
+#endif
 }
 
 // ln x for positive, normal, finite x. Exactly 0 for 1, with small relative error near 1.

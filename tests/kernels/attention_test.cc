@@ -306,6 +306,36 @@ TEST_P(Attention, a_row_has_the_same_bits_alone_and_among_others) {
   }
 }
 
+// Rows of a draft see the same pages but the last, unless they belong to another sequence.
+TEST_P(Attention, rows_that_share_pages_keep_their_bits) {
+  std::vector<int32_t> positions(10);
+  std::iota(positions.begin(), positions.end(), 134);
+  for (const KvDType type : kAllKv) {
+    for (const int32_t heads : {2, 4, 6, 8}) {
+      for (const int32_t window : {0, 70}) {
+        const Problem problem({heads, 2, 32, type}, positions, 8, window);
+        EXPECT_EQ(first_difference(run(ops(), problem, place(problem, Place::kShuffled), 2),
+                                   strict_oracle(problem)),
+                  -1)
+            << dtype_name(type) << ", " << heads << " heads, window " << window;
+      }
+      const Problem problem({heads, 2, 32, type}, positions, 8);
+      Placed placed = place(problem, Place::kShuffled);
+      const std::vector<int32_t> pages = placed.pages;
+      placed.pages.insert(placed.pages.end(), pages.rbegin(), pages.rend() - 2);
+      for (const size_t row : {2, 3, 7}) placed.table[row] = static_cast<int32_t>(pages.size());
+      const std::vector<float> together = run(ops(), problem, placed, 2);
+      std::vector<float> alone;
+      for (size_t r = 0; r < positions.size(); ++r) {
+        const std::vector<float> row = run(ops(), problem, placed, 1, r, 1);
+        alone.insert(alone.end(), row.begin(), row.end());
+      }
+      EXPECT_EQ(first_difference(together, alone), -1)
+          << dtype_name(type) << ", " << heads << " heads, two sequences";
+    }
+  }
+}
+
 TEST_P(Attention, a_row_at_no_position_is_zero_and_harms_no_other) {
   for (const int32_t window : {0, 5}) {
     Problem problem({6, 2, 48, KvDType::kBF16}, kPositions, 3, window);

@@ -145,9 +145,12 @@ std::vector<float> run(const Ops& ops, const CodeMatrix& w, const float* x, int3
   const size_t n = static_cast<size_t>(n_rows) * w.n_out;
   std::vector<float> out(n + 16, kNan);
   const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, n_rows));
-  ops.matmul(
-      stream,
-      {.x = x, .weights = w.packed, .out = out.data(), .n_rows = n_rows, .scratch = scratch.get()});
+  ops.matmul(stream, {.x = x,
+                      .weights = w.packed,
+                      .out = out.data(),
+                      .n_rows = n_rows,
+                      .scratch = scratch.get(),
+                      .next = &w.packed});
   for (size_t i = n; i < out.size(); ++i) EXPECT_TRUE(std::isnan(out[i])) << "wrote past the end";
   out.resize(n);
   return out;

@@ -405,6 +405,9 @@ def readings(model, layers, scales, prompt):
     ways = [("weights", plain, None)] + ([("weights_fp8_kv", plain, scales)] if scales else [])
     if plain:
         ways += [("inputs", round_inputs, None)] + ([("inputs_fp8_kv", round_inputs, scales)] if scales else [])
+    of_integers = {name: each for name, each in round_inputs.items() if not layers[name].inputs.is_fp8}
+    if 0 < len(of_integers) < len(plain):
+        ways.append(("int8_inputs", of_integers, None))
     made = {}
     for only_prompt in (True, False):
         for name, modules, kv in ways:

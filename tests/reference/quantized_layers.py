@@ -55,6 +55,7 @@ class Rounding:
 
     def __init__(self, scale, values):
         self.scale, self.values = scale, values
+        self.is_fp8 = values is fp8_values
 
     def __call__(self, x):
         scale = self.scale(x)

@@ -58,6 +58,8 @@ struct MatmulArgs {
   bool apart = false;
   // For codes on the CPU: matmul_scratch_bytes(), aligned to 64. Devices have their own.
   void* scratch = nullptr;
+  // The matrix of the matmul after this one, if known: a hint. Codes on the CPU are fetched ahead.
+  const PackedMatrix* next = nullptr;
 };
 
 // Where a matmul of codes on the CPU keeps x in its scratch: in the packed order, and rounded with x_bits 8 and 16.
