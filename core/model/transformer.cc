@@ -247,7 +247,8 @@ struct Transformer::Impl {
   }
 
   // For a matrix of which each rank has some outputs. in: the rank's part of k.
-  void output_parallel(const float* in, const PackedMatrix& matrix, float* out, int32_t n_rows) {
+  void output_parallel(const float* in, const PackedMatrix& matrix, float* out, int32_t n_rows,
+                       const Linear* next) {
     const kernels::Ops& ops = device.ops();
     const int32_t k_part = matrix.n_in / split.n_ranks;
     ops.copy_rows(device.stream(), {.from = in,
@@ -264,7 +265,8 @@ struct Transformer::Impl {
                                  .out = part_of_segments(n_rows, matrix.n_out),
                                  .n_rows = n_rows,
                                  .k_segments = 1,
-                                 .scratch = scratch});
+                                 .scratch = scratch,
+                                 .next = first_of(next)});
     join_columns(n_rows, matrix.n_out, false, out, config.hidden_size);
   }
 
@@ -272,7 +274,9 @@ struct Transformer::Impl {
   void row_parallel(const float* in, const Linear& layer, float* out, int32_t n_rows,
                     const Linear* next) {
     const PackedMatrix& matrix = layer.parts.front().matrix;
-    if (is_shared() && matrix.order != nullptr) return output_parallel(in, matrix, out, n_rows);
+    if (is_shared() && matrix.order != nullptr) {
+      return output_parallel(in, matrix, out, n_rows, next);
+    }
     const kernels::Ops& ops = device.ops();
     const int32_t mine = n_segments() / split.n_ranks;
     const uint64_t part_size = to_size(mine) * to_size(n_rows) * to_size(config.hidden_size);
@@ -547,9 +551,9 @@ void Transformer::forward(const ForwardColumns& rows, KvStore& kv) {
                      .x_stride = 2 * mine.intermediate_size,
                      .y_stride = 2 * mine.intermediate_size,
                      .out_stride = mine.intermediate_size});
-    const bool is_last = i + 1 == layers.n;
+    const Linear* const head = m.split.is_last() && n_logits > 0 ? &w.lm_head : nullptr;
     row_parallel(m.act, layer.down, layer.down_bias,
-                 is_last ? nullptr : &w.layers[to_size(i) + 1].qkv);
+                 i + 1 < layers.n ? &w.layers[to_size(i) + 1].qkv : head);
     pending = m.delta;
   }
   if (!m.split.is_last()) {

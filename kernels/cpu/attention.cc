@@ -1,5 +1,5 @@
-// Attention over pages, one kv head at a time. Its query heads, of up to four rows that see a whole page alike,
-// share each widened K and V.
+// Attention over pages, one kv head at a time. Its query heads share each widened K and V; so do four rows side by
+// side (AVX-512; others fewer) in the pages that all of them see whole.
 //
 // Masked positions are skipped altogether, so the content of their slots is never used. They lie
 // after the row's own position (at the end of its last block) or before its window (at the start of
@@ -75,8 +75,7 @@ SPECD_INLINE F32x16 row_scales(const KvLayer& kv, const float* scales, const Blo
   return load(lanes);
 }
 
-// The accumulators of a vector of columns each that registers hold, and the rows that share a block: their
-// query heads share each widened K and V.
+// Query heads whose accumulators fit in registers, and the rows with so many heads each that share a page.
 constexpr int kQueries = SPECD_ISA_LEVEL == 2 ? 16 : 4;
 constexpr int shared_rows(int heads) { return kQueries / heads < 4 ? kQueries / heads : 4; }
 
@@ -198,7 +197,7 @@ void heads_of(const AttentionArgs& a, int64_t row, int n_rows, int32_t g, int32_
   constexpr int kShared = shared_rows(kHeads);
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
   Query<kHeads> rows[kShared];
-  // Positions that all rows have in the same pages, and those that any row sees.
+  // In [shared_begin, shared_end) all rows see the same pages. A row outside [begin, end) sees nothing.
   int32_t shared_begin = 0, shared_end = n_rows == kShared ? a.span[row] : 0;
   int32_t begin = window_begin(a, row), end = 0;
   for (int r = 0; r < n_rows; ++r) {
@@ -252,9 +251,10 @@ template <KvDType kType>
 void attention_of(const AttentionArgs& a, int part, int parts) {
   const int64_t groups = a.kv.n_kv_heads;
   const int32_t heads = a.n_heads / a.kv.n_kv_heads;  // query heads per kv head
-  // Up to 4 rows together, but no fewer units than threads. Round-robin: in a prefill later rows see more
-  // positions.
-  const int64_t each = a.n_rows * groups / parts, together = each < 1 ? 1 : each < 4 ? each : 4;
+  // Rows are taken together where they can share pages and every thread has enough of them. Round-robin: in a
+  // prefill later rows see more positions.
+  const int shared = shared_rows(heads < 4 ? heads : 4);
+  const int64_t together = a.n_rows * groups >= int64_t{shared} * parts ? shared : 1;
   const int64_t row_units = (a.n_rows + together - 1) / together;
   for (int64_t unit = part; unit < row_units * groups; unit += parts) {
     const int64_t row = unit / groups * together;

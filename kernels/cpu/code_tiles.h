@@ -3,7 +3,7 @@
 // The arithmetic is a Form, a struct in integers.cc or float8.cc:
 //   Sum                      of a run so far: int32_t or float
 //   kStepK                   k of a line
-//   kGroupPanels             panels that all rows pass over before the next
+//   kGroupPanels             panels that all rows pass over before the next, a multiple of kStreams
 //   kBlock                   k that all panels of a group pass over; a run is cut at multiples of it
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
@@ -22,6 +22,11 @@ constexpr int kWidth = 16;      // columns of a panel
 constexpr int kLine = 64;       // bytes that 16 columns have in one step
 constexpr int kStreams = 4;     // panels side by side that are prefetched, as in matmul.cc
 constexpr int kChunkRows = 48;  // rows whose sums stay in the cache
+#ifdef __has_feature
+constexpr bool kIsUnderTsan = __has_feature(thread_sanitizer);
+#else
+constexpr bool kIsUnderTsan = false;
+#endif
 
 // The most panels of a tile that has at most `fit` of them: what kStreams divides by.
 constexpr int panels_within(int fit) { return fit >= 4 ? 4 : fit >= 2 ? 2 : 1; }
@@ -70,8 +75,8 @@ struct TileArgs {
   size_t fetch_apart = 0, fetch_step = 0;
 };
 
-// What a thread reads after a block: pieces as long as what the block has of a panel. They are `apart` bytes from
-// each other, or one behind the other if that is 0, and the last begins before `bytes`.
+// What a thread reads after a block: a piece for each panel of the block, as long as the block's part of it. Pieces
+// are `apart` bytes from each other, with 0 one behind the other. Nothing is fetched from `bytes` on.
 struct Ahead {
   const uint8_t* begin = nullptr;
   size_t bytes = 0;
@@ -161,8 +166,8 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
                n_out = static_cast<size_t>(a.weights.n_out),
                columns = n_out - column < stride ? n_out - column : stride;
   float* const out = a.out + row * n_out + column;
-  // Of one run they are written once, so they need no room in the cache.
-  const bool in_place = n_runs == 1 && columns == stride;
+  // Those of a single run are written once: straight to `out`, unless TSan must see the writes.
+  const bool in_place = !kIsUnderTsan && n_runs == 1 && columns == stride;
   float* const totals = in_place ? out : own_totals;
   const uint8_t* const codes = m.codes + panel * m.panel_bytes;
   const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows;
@@ -237,17 +242,30 @@ SPECD_INLINE Share panels_of_part(const PackedMatrix& m, int part, int parts) {
   return share_of((static_cast<int64_t>(m.n_out) + kWidth - 1) / kWidth, part, parts);
 }
 
-// The codes that a part of the next matmul reads first.
+// Panels of the next group where `left` of a part are left. Groups of about the same size: the last one is long
+// enough to fetch the beginning of the next matrix.
 template <typename Form>
-static Ahead beginning_of(const PackedMatrix* next, int part, int parts) {
-  if (next == nullptr || next->order == nullptr) return {};
-  const Panels m = panels_in(*next);
-  const Share share = panels_of_part(*next, part, parts);
-  const int64_t n = share.end - share.begin,
-                first = n < Form::kGroupPanels ? n : Form::kGroupPanels;
-  const bool is_whole = block_length<Form>(0, next->order->runs[0].n) == next->order->depth;
-  return {m.codes + share.begin * m.panel_bytes, (is_whole ? n : first) * m.panel_bytes,
-          is_whole ? 0 : m.panel_bytes};
+SPECD_INLINE int64_t panels_of_group(int64_t left) {
+  static_assert(Form::kGroupPanels % kStreams == 0);
+  const int64_t groups = (left + Form::kGroupPanels - 1) / Form::kGroupPanels,
+                even = (left + groups - 1) / groups,
+                whole = (even + kStreams - 1) / kStreams * kStreams;
+  return left < whole ? left : whole;
+}
+
+// The codes that a part of the next matmul reads first, if they are of the same kind.
+template <typename Form>
+static Ahead beginning_of(const MatmulArgs& a, int part, int parts) {
+  if (a.next == nullptr || a.next->order == nullptr) return {};
+  const CodeOrder &now = *a.weights.order, &order = *a.next->order;
+  const Share share = panels_of_part(*a.next, part, parts);
+  const int64_t n = share.end - share.begin;
+  if (order.bits != now.bits || order.x_bits != now.x_bits || n == 0) return {};
+  const Panels m = panels_in(*a.next);
+  const uint8_t* const codes = m.codes + share.begin * m.panel_bytes;
+  // The first block has whole panels, which lie one behind the other, or the beginnings of some.
+  if (block_length<Form>(0, order.runs[0].n) == order.depth) return {codes, n * m.panel_bytes, 0};
+  return {codes, panels_of_group<Form>(n) * m.panel_bytes, m.panel_bytes};
 }
 
 template <typename Form>
@@ -256,17 +274,14 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
   const Share share = panels_of_part(a.weights, part, parts);
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
   for (int64_t panel = share.begin, panels; panel < share.end; panel += panels) {
-    // Groups of about the same size: the last one is long enough to fetch the beginning of the next matrix.
-    const int64_t left = share.end - panel,
-                  groups = (left + Form::kGroupPanels - 1) / Form::kGroupPanels,
-                  whole = ((left + groups - 1) / groups + kStreams - 1) / kStreams * kStreams;
-    panels = left < whole ? left : whole;
+    const int64_t left = share.end - panel;
+    panels = panels_of_group<Form>(left);
     const uint8_t* const codes = m.codes + panel * m.panel_bytes;
     const size_t bytes = panels * m.panel_bytes;
     const Ahead again{codes, bytes, m.panel_bytes};
     const Ahead next = panels < left
                            ? Ahead{codes + bytes, (left - panels) * m.panel_bytes, m.panel_bytes}
-                           : beginning_of<Form>(a.next, part, parts);
+                           : beginning_of<Form>(a, part, parts);
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
       const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
       const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);

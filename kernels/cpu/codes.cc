@@ -8,16 +8,17 @@ namespace {
 constexpr int kChunk = RoundedRows::kFloatBlock;  // k that are put in order at once
 
 // Whether the packed order is that of x, without padding.
-bool is_order_of_x(const CodeOrder& order) {
+bool is_in_order(const CodeOrder& order) {
   int32_t moved = 0;
   for (int32_t k = 0; k < order.depth; ++k) moved |= order.source[k] ^ k;
   return moved == 0;
 }
 
-// n <= kChunk of a row in the packed order, from its place k: where they are in x, or gathered in `room`.
-SPECD_INLINE const float* in_order(const CodeOrder& order, bool as_x, int k, int n, const float* x,
-                                   float* room) {
-  if (as_x) return x + k;
+// n <= kChunk values of a row in the packed order, from its place k: a pointer into x, or to `room` where they are
+// gathered.
+SPECD_INLINE const float* values_of(const CodeOrder& order, bool is_ordered, int k, int n,
+                                    const float* x, float* room) {
+  if (is_ordered) return x + k;
   const int32_t* const source = order.source + k;
   for (int i = 0; i < n; ++i) room[i] = source[i] < 0 ? 0.0f : x[source[i]];
   return room;
@@ -61,17 +62,17 @@ SPECD_INLINE int32_t round_values(const float* value, int n, float by, int8_t* _
 
 // use(k, values, n) for the k of a run from its first, a chunk at a time.
 template <typename Use>
-SPECD_INLINE void each_chunk(const CodeOrder& order, bool as_x, const Run& run, const float* x,
-                             const Use& use) {
+SPECD_INLINE void each_chunk(const CodeOrder& order, bool is_ordered, const Run& run,
+                             const float* x, const Use& use) {
   alignas(64) float room[kChunk];
   for (int k = 0; k < run.n; k += kChunk) {
     const int n = run.n - k < kChunk ? run.n - k : kChunk;
-    use(k, in_order(order, as_x, run.begin + k, n, x, room), n);
+    use(k, values_of(order, is_ordered, run.begin + k, n, x, room), n);
   }
 }
 
 template <int kBits>
-void round_row(const CodeOrder& order, bool as_x, const float* x, const RoundedRows& to,
+void round_row(const CodeOrder& order, bool is_ordered, const float* x, const RoundedRows& to,
                size_t row) {
   constexpr float kLimit = kBits == 8 ? 127.0f : 127.0f * 256.0f;
   const bool is_fixed = kBits == 8 && order.x_scale > 0;
@@ -79,7 +80,8 @@ void round_row(const CodeOrder& order, bool as_x, const float* x, const RoundedR
     const Run run = order.runs[i];
     uint32_t largest = 0;
     each_chunk(
-        order, as_x, run, x, [&](int, const float* value, int n) __attribute__((always_inline)) {
+        order, is_ordered, run,
+        x, [&](int, const float* value, int n) __attribute__((always_inline)) {
           const uint32_t of_chunk = largest_magnitude(value, n);
           largest = of_chunk > largest ? of_chunk : largest;
         });
@@ -93,7 +95,7 @@ void round_row(const CodeOrder& order, bool as_x, const float* x, const RoundedR
       }
     } else {
       each_chunk(
-          order, as_x, run,
+          order, is_ordered, run,
           x, [&](int k, const float* value, int n) __attribute__((always_inline)) {
             int8_t* const upper = to.part[0] + first + k;
             int8_t* const lower = kBits == 8 ? nullptr : to.part[1] + first + k;
@@ -116,20 +118,21 @@ void round_row(const CodeOrder& order, bool as_x, const float* x, const RoundedR
 void round_rows(const MatmulArgs& a, int part, int parts) {
   const CodeOrder& order = *a.weights.order;
   const RoundedRows to(order, a.n_rows, a.scratch);
-  const bool as_x = is_order_of_x(order);
   const Share share = share_of(a.n_rows, part, parts);
+  if (share.begin == share.end) return;
+  const bool is_ordered = is_in_order(order);
   for (int64_t r = share.begin; r < share.end; ++r) {
     const float* const x = a.x + r * a.weights.n_in;
     const size_t row = static_cast<size_t>(r);
     if (order.x_bits == 8) {
-      round_row<8>(order, as_x, x, to, row);
+      round_row<8>(order, is_ordered, x, to, row);
     } else if (order.x_bits == 16) {
-      round_row<16>(order, as_x, x, to, row);
+      round_row<16>(order, is_ordered, x, to, row);
     } else {
       for (int k = 0; k < order.depth; k += kChunk) {
         const int n = order.depth - k < kChunk ? order.depth - k : kChunk;
         float* const room = to.value_at(row, static_cast<size_t>(k));
-        const float* const value = in_order(order, as_x, k, n, x, room);
+        const float* const value = values_of(order, is_ordered, k, n, x, room);
         if (value != room) __builtin_memcpy(room, value, sizeof(float) * static_cast<size_t>(n));
       }
     }

@@ -46,7 +46,8 @@ template <MapOp kOp>
 void map_rows(const MapArgs& a, int part, int parts) {
   const int64_t groups = (a.n + 15) / 16;  // per row
   const Share share = share_of(a.n_rows * groups, part, parts);
-  for (int64_t unit = share.begin; unit < share.end;) {
+  int64_t unit = share.begin;
+  while (unit < share.end) {
     const int64_t r = unit / groups, first = unit % groups, left = share.end - unit,
                   n = groups - first < left ? groups - first : left;
     const float* const x = a.x + r * a.x_stride;

@@ -63,7 +63,7 @@ struct Float8 {
     return panels_within((SPECD_ISA_LEVEL == 2 ? 16 : 4) / rows);
   }
 
-  // TSan does not instrument a tile, for the reason in matmul.cc.
+  // TSan does not instrument a tile, as in matmul.cc.
   template <int kRows, int kPanels>
   __attribute__((noinline, no_sanitize("thread"))) static void tile(const TileArgs& a) {
     F32x16 acc[kRows][kPanels];

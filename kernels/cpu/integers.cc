@@ -187,7 +187,7 @@ struct Integers {
     return panels_within((SPECD_ISA_LEVEL == 2 ? 16 : 4) / (rows * kParts));
   }
 
-  // TSan does not instrument a tile, for the reason in matmul.cc.
+  // TSan does not instrument a tile, as in matmul.cc.
   template <int kRows, int kPanels>
   __attribute__((noinline, no_sanitize("thread"))) static void tile(const TileArgs& a) {
     I32x16 acc[kRows][kParts][kPanels];
@@ -243,8 +243,11 @@ struct Integers {
     if (kParts == 2 || a.ends) {
       return end_run<kRows, kPanels>(
           a, 1 << (kBits - 1), [&](int r, int p) __attribute__((always_inline)) {
-            if constexpr (kParts == 1) return acc[r][0][p];
-            return add(shift_left<8>(acc[r][0][p]), acc[r][kParts - 1][p]);
+            if constexpr (kParts == 1) {
+              return acc[r][0][p];
+            } else {
+              return add(shift_left<8>(acc[r][0][p]), acc[r][1][p]);
+            }
           });
     }
 #pragma GCC unroll 8

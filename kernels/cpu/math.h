@@ -1,4 +1,4 @@
-// exp and log over F32x16, with fused multiply-adds only, so every instruction set gives the same
+// exp and log over F32x16, in operations that round alike on every instruction set, so all give the same
 // bits. Errors against double over the stated ranges: tests/kernels/math_test.cc.
 #pragma once
 
@@ -27,7 +27,7 @@ SPECD_INLINE F32x16 exp(F32x16 x) {
   p = fma(mul(r, r), p, r);
   p = add(p, set1(1.0f));
 #if SPECD_ISA_LEVEL == 2
-  return {_mm512_scalef_ps(p.v, n.v)};  // p * 2^n, rounded once
+  return {_mm512_scalef_ps(p.v, n.v)};  // p * 2^n, rounded once, as below
 #else
   // 2^n as two factors, since 2^n may be subnormal or too large. The first product is exact.
   const I32x16 n_int = sub(as_int(shifted), as_int(shifter));

@@ -68,7 +68,8 @@ size_t scale_stride(const Model& m) { return static_cast<size_t>(m.kv_heads * kP
 
 enum class Place { kInOrder, kShuffled, kTail };
 
-Placed place(const Problem& problem, Place how) {
+// With kTail the span of a row is random, or common to all as in a tree.
+Placed place(const Problem& problem, Place how, int32_t common_span = -1) {
   const Model& m = problem.m;
   const int32_t n_pages = (problem.length + kPageTokens - 1) / kPageTokens;
   const int32_t pool_pages = 2 * n_pages + 3;
@@ -114,8 +115,10 @@ Placed place(const Problem& problem, Place how) {
     const int32_t last = problem.position[r];
     seen = std::min(seen, problem.first_seen(r));
     int32_t span = last + 1;
-    if (how == Place::kTail)
-      span = static_cast<int32_t>(engine() % static_cast<uint32_t>(last + 2));
+    if (how == Place::kTail) {
+      span = common_span >= 0 ? common_span
+                              : static_cast<int32_t>(engine() % static_cast<uint32_t>(last + 2));
+    }
     placed.span.push_back(span);
     placed.table.push_back(2);
     placed.tail_begin.push_back(static_cast<int32_t>(placed.tail.size()));
@@ -306,7 +309,7 @@ TEST_P(Attention, a_row_has_the_same_bits_alone_and_among_others) {
   }
 }
 
-// Rows of a draft see the same pages but the last, unless they belong to another sequence.
+// Rows of a draft share the pages that all of them see whole. Every number of threads takes others together.
 TEST_P(Attention, rows_that_share_pages_keep_their_bits) {
   std::vector<int32_t> positions(10);
   std::iota(positions.begin(), positions.end(), 134);
@@ -314,24 +317,40 @@ TEST_P(Attention, rows_that_share_pages_keep_their_bits) {
     for (const int32_t heads : {2, 4, 6, 8}) {
       for (const int32_t window : {0, 70}) {
         const Problem problem({heads, 2, 32, type}, positions, 8, window);
-        EXPECT_EQ(first_difference(run(ops(), problem, place(problem, Place::kShuffled), 2),
-                                   strict_oracle(problem)),
-                  -1)
-            << dtype_name(type) << ", " << heads << " heads, window " << window;
+        const std::vector<float> expected = strict_oracle(problem);
+        for (const int32_t span : {-1, 101, 134}) {
+          const Placed placed = place(problem, span < 0 ? Place::kShuffled : Place::kTail, span);
+          for (const int threads : {2, 7, 10}) {
+            EXPECT_EQ(first_difference(run(ops(), problem, placed, threads), expected), -1)
+                << dtype_name(type) << ", " << heads << " heads, window " << window << ", span "
+                << span << ", " << threads << " threads";
+          }
+        }
       }
-      const Problem problem({heads, 2, 32, type}, positions, 8);
+    }
+  }
+}
+
+TEST_P(Attention, rows_of_two_sequences_and_of_none_keep_their_bits) {
+  std::vector<int32_t> positions(12);
+  std::iota(positions.begin(), positions.end(), 132);
+  for (const KvDType type : {KvDType::kBF16, KvDType::kInt8}) {
+    for (const int32_t heads : {2, 4, 6, 8}) {
+      Problem problem({heads, 2, 32, type}, positions, 9);
       Placed placed = place(problem, Place::kShuffled);
       const std::vector<int32_t> pages = placed.pages;
       placed.pages.insert(placed.pages.end(), pages.rbegin(), pages.rend() - 2);
-      for (const size_t row : {2, 3, 7}) placed.table[row] = static_cast<int32_t>(pages.size());
+      for (const size_t row : {1, 2, 8, 9, 10, 11})
+        placed.table[row] = static_cast<int32_t>(pages.size());
+      problem.position[6] = -1;
+      placed.span[6] = 0;
       const std::vector<float> together = run(ops(), problem, placed, 2);
       std::vector<float> alone;
       for (size_t r = 0; r < positions.size(); ++r) {
         const std::vector<float> row = run(ops(), problem, placed, 1, r, 1);
         alone.insert(alone.end(), row.begin(), row.end());
       }
-      EXPECT_EQ(first_difference(together, alone), -1)
-          << dtype_name(type) << ", " << heads << " heads, two sequences";
+      EXPECT_EQ(first_difference(together, alone), -1) << dtype_name(type) << ", " << heads;
     }
   }
 }

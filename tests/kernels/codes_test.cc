@@ -139,7 +139,7 @@ class CodeMatrix : public OrderOfCase {
 };
 
 std::vector<float> run(const Ops& ops, const CodeMatrix& w, const float* x, int32_t n_rows,
-                       int threads) {
+                       int threads, const PackedMatrix* next = nullptr) {
   WorkerPool pool(threads);
   CpuStream stream(pool);
   const size_t n = static_cast<size_t>(n_rows) * w.n_out;
@@ -150,7 +150,7 @@ std::vector<float> run(const Ops& ops, const CodeMatrix& w, const float* x, int3
                       .out = out.data(),
                       .n_rows = n_rows,
                       .scratch = scratch.get(),
-                      .next = &w.packed});
+                      .next = next});
   for (size_t i = n; i < out.size(); ++i) EXPECT_TRUE(std::isnan(out[i])) << "wrote past the end";
   out.resize(n);
   return out;
@@ -183,8 +183,13 @@ TEST_P(Codes, a_row_has_the_same_bits_whatever_stands_beside_it) {
           run(ops(), w, x.data() + static_cast<size_t>(r) * w.n_in, 1, 1);
       alone.insert(alone.end(), row.begin(), row.end());
     }
+    // What follows is fetched ahead: the same, one of fewer columns than threads, one of no codes.
+    const CodeMatrix narrow(ops(), kind, 1, 40, 5);
+    const PackedMatrix plain;
+    const PackedMatrix* const next[] = {&w.packed, &narrow.packed, &plain, nullptr};
     for (const int32_t n_rows : {2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 129}) {
-      const std::vector<float> out = run(ops(), w, x.data(), n_rows, 1 + n_rows % 4);
+      const std::vector<float> out =
+          run(ops(), w, x.data(), n_rows, 1 + n_rows % 4, next[n_rows % 4]);
       EXPECT_EQ(first_difference(out.data(), alone.data(), out.size()), -1)
           << kind.name << ", " << n_rows << " rows";
     }

@@ -40,7 +40,7 @@ inline constexpr int32_t kRun16Max = 128;
 
 struct Run {
   int32_t begin = 0;  // in the packed order; a multiple of kRunGrain
-  int32_t n = 0;      // with its padding; a multiple of kRunGrain
+  int32_t n = 0;      // with its padding; a multiple of kRunGrain, not 0
   int32_t group = 0;
 };
 
