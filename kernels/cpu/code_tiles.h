@@ -5,6 +5,7 @@
 //   kStepK                   k of a line
 //   kGroupPanels             panels that all rows pass over before the next, a multiple of kStreams
 //   kBlock                   k that all panels of a group pass over; a run is cut at multiples of it
+//   kFar                     k that are prefetched ahead where one tile has all rows; 0: as where it has not
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
 //   tile<rows, panels>(TileArgs)
@@ -71,7 +72,8 @@ struct TileArgs {
   const float* scale = nullptr;   // 16 of the group; panels are scale_step apart
   const uint8_t* zero = nullptr;  // the same, or null
   size_t scale_step = 0;
-  const uint8_t* fetch = nullptr;  // kStreams streams, fetch_apart bytes from each other
+  // Prefetched meanwhile: what has the place of each panel, fetch_apart bytes from each other.
+  const uint8_t* fetch = nullptr;
   size_t fetch_apart = 0, fetch_step = 0;
 };
 
@@ -88,8 +90,8 @@ SPECD_INLINE F32x16 total_before(bool is_first, const float* total) {
   return is_first ? set1(0.0f) : load(total);
 }
 
-// Calls step() for each line of a tile, and prefetches a line of each stream for every kStreams lines read, and
-// first the scales that the end of the run waits for.
+// Calls step() for each line of the panels of a tile, and prefetches kStreams lines for every kStreams lines read,
+// and first the scales that the end of the run waits for.
 template <typename Form, int kPanels, typename Step>
 SPECD_INLINE void each_line(const TileArgs& a, const Step& step) {
   constexpr int kRound = kStreams / kPanels;  // steps that read kStreams lines
@@ -102,7 +104,9 @@ SPECD_INLINE void each_line(const TileArgs& a, const Step& step) {
   int s = 0;
   for (; s + kRound <= steps; s += kRound) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kStreams; ++i) prefetch_far(fetch + i * a.fetch_apart);
+    for (int i = 0; i < kStreams; ++i) {
+      prefetch_far(fetch + i % kPanels * a.fetch_apart + i / kPanels * kLine);
+    }
     fetch += a.fetch_step;
 #pragma GCC unroll 4
     for (int i = 0; i < kRound; ++i) step();
@@ -150,10 +154,11 @@ SPECD_INLINE int block_length(int k, int end) {
   return end - k < room ? end - k : room;
 }
 
-// Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is what this thread reads next.
+// Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is what this thread reads next. If `far` is
+// not 0, each code is read once: then panels are read from beginning to end, and `far` k ahead are prefetched.
 template <typename Form>
 static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int row, int rows,
-                           const Ahead& after) {
+                           int far, const Ahead& after) {
   alignas(64) typename Form::Sum sums[kChunkRows * Form::kGroupPanels * kWidth];
   alignas(64) float own_totals[kChunkRows * Form::kGroupPanels * kWidth];
   const CodeOrder& order = *a.weights.order;
@@ -183,18 +188,18 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
     const Run run = order.runs[i];
     tile.is_first = i == 0;
     for (int k = run.begin; k < run.begin + run.n; k += tile.n) {
-      const int n = block_length<Form>(k, run.begin + run.n);
+      const int end = run.begin + run.n, left = end - k;
+      const int n = far == 0 ? block_length<Form>(k, end) : left > far ? left - far : left;
       tile.k = static_cast<size_t>(k);
       tile.n = n;
       tile.starts = k == run.begin;
-      tile.ends = k + n == run.begin + run.n;
-      const Ahead ahead = k + n < order.depth ? Ahead{codes + bytes_of_k<Form>(k + n),
-                                                      panels * m.panel_bytes, m.panel_bytes}
-                                              : after;
+      tile.ends = n == left;
+      const Ahead ahead = k + n < order.depth
+                              ? Ahead{codes + bytes_of_k<Form>(k + (far == 0 ? n : far)),
+                                      panels * m.panel_bytes, m.panel_bytes}
+                              : after;
       const size_t apart = ahead.apart == 0 ? bytes_of_k<Form>(n) : ahead.apart;
-      size_t asked = 0;
       for (int p = 0; p < panels;) {
-        if (p % kStreams == 0) asked = 0;
         const bool wide = panels - p >= widest;
         const int across = wide ? widest : 1;
         int first = 0;
@@ -206,15 +211,13 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
             // Other tiles of these rows may be narrower.
             const bool fits = p + across - q >= Form::panels_of(tile_rows);
             const int width = fits ? Form::panels_of(tile_rows) : 1;
-            const size_t streams = p / kStreams * kStreams * apart;
             tile.fetch = codes;  // which are in the cache
             tile.fetch_apart = tile.fetch_step = 0;
-            if (streams < ahead.bytes) {
-              tile.fetch = ahead.begin + streams + bytes_of_k<Form>(n) * asked / (kStreams * rows);
+            if (q * apart < ahead.bytes) {
+              tile.fetch = ahead.begin + q * apart + bytes_of_k<Form>(n) * first / rows;
               tile.fetch_apart = apart;
-              tile.fetch_step = size_t{kLine} * tile_rows / rows;
+              tile.fetch_step = static_cast<size_t>(kStreams / width * kLine * tile_rows / rows);
             }
-            asked += static_cast<size_t>(width) * tile_rows;
             const size_t of_group =
                 ((panel + q) * groups + static_cast<size_t>(run.group)) * kWidth;
             tile.codes = codes + q * m.panel_bytes + bytes_of_k<Form>(k);
@@ -273,9 +276,10 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
   const Panels m = panels_in(a.weights);
   const Share share = panels_of_part(a.weights, part, parts);
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
+  const int far = a.n_rows <= Form::kTileRows ? Form::kFar : 0;
   for (int64_t panel = share.begin, panels; panel < share.end; panel += panels) {
-    const int64_t left = share.end - panel;
-    panels = panels_of_group<Form>(left);
+    const int64_t left = share.end - panel, of_tile = Form::panels_of(a.n_rows);
+    panels = far == 0 ? panels_of_group<Form>(left) : left < of_tile ? left : of_tile;
     const uint8_t* const codes = m.codes + panel * m.panel_bytes;
     const size_t bytes = panels * m.panel_bytes;
     const Ahead again{codes, bytes, m.panel_bytes};
@@ -285,7 +289,7 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
       const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
       const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
-      block_of_codes<Form>(a, panel, static_cast<int>(panels), first, last - first,
+      block_of_codes<Form>(a, panel, static_cast<int>(panels), first, last - first, far,
                            chunk + 1 < n_chunks ? again : next);
     }
   }
