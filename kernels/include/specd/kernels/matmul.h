@@ -75,7 +75,7 @@ struct RoundedRows {
   int32_t* sum = nullptr;                // [n_rows, n_runs], of q
   // Floats: [blocks][n_rows][kFloatStride], each with kFloatBlock k. So the distance of two rows is a
   // constant, and not a power of two.
-  static constexpr size_t kFloatBlock = 256, kFloatStride = kFloatBlock + 16;
+  static constexpr size_t kFloatBlock = 512, kFloatStride = kFloatBlock + 16;
   float* value = nullptr;
   size_t rows = 0;
   __attribute__((always_inline)) float* value_at(size_t row, size_t k) const {
