@@ -4,8 +4,11 @@
 //   Sum                      of a run so far: int32_t or float
 //   kStepK                   k of a line
 //   kGroupPanels             panels that all rows pass over before the next, a multiple of kStreams
-//   kBlock                   k that all panels of a group pass over; a run is cut at multiples of it
-//   kFar                     k that are prefetched ahead where one tile has all rows; 0: as where it has not
+//   kBlock                   k that are multiplied for all panels of a group before the next k; runs are cut at its
+//                            multiples
+//   kLead                    if one tile holds all rows, panels are read from end to end with this many k prefetched
+//                            ahead; 0: in blocks all the same. Not 0 only where x of a row is contiguous, sums can be
+//                            stored and a matrix has one run
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
 //   tile<rows, panels>(TileArgs)
@@ -19,9 +22,10 @@
 
 namespace specd::kernels::SPECD_ISA {
 
-constexpr int kWidth = 16;      // columns of a panel
-constexpr int kLine = 64;       // bytes that 16 columns have in one step
-constexpr int kStreams = 4;     // panels side by side that are prefetched, as in matmul.cc
+constexpr int kWidth = 16;  // columns of a panel
+constexpr int kLine = 64;   // bytes that 16 columns have in one step
+constexpr int kStreams =
+    4;  // lines that are prefetched at once, at least one for each panel of a tile
 constexpr int kChunkRows = 48;  // rows whose sums stay in the cache
 #ifdef __has_feature
 constexpr bool kIsUnderTsan = __has_feature(thread_sanitizer);
@@ -29,7 +33,7 @@ constexpr bool kIsUnderTsan = __has_feature(thread_sanitizer);
 constexpr bool kIsUnderTsan = false;
 #endif
 
-// The most panels of a tile that has at most `fit` of them: what kStreams divides by.
+// The most panels of a tile that has at most `fit` of them: a divisor of kStreams.
 constexpr int panels_within(int fit) { return fit >= 4 ? 4 : fit >= 2 ? 2 : 1; }
 
 struct Panels {
@@ -72,13 +76,13 @@ struct TileArgs {
   const float* scale = nullptr;   // 16 of the group; panels are scale_step apart
   const uint8_t* zero = nullptr;  // the same, or null
   size_t scale_step = 0;
-  // Prefetched meanwhile: what has the place of each panel, fetch_apart bytes from each other.
+  // Prefetched meanwhile: a piece for each panel, fetch_apart bytes from each other.
   const uint8_t* fetch = nullptr;
   size_t fetch_apart = 0, fetch_step = 0;
 };
 
-// What a thread reads after a block: a piece for each panel of the block, as long as the block's part of it. Pieces
-// are `apart` bytes from each other, with 0 one behind the other. Nothing is fetched from `bytes` on.
+// What is prefetched during a block: for each of its panels a piece as long as the block. Pieces are `apart` bytes
+// from each other, with 0 one behind the other, and end within `bytes`.
 struct Ahead {
   const uint8_t* begin = nullptr;
   size_t bytes = 0;
@@ -154,11 +158,12 @@ SPECD_INLINE int block_length(int k, int end) {
   return end - k < room ? end - k : room;
 }
 
-// Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is what this thread reads next. If `far` is
-// not 0, each code is read once: then panels are read from beginning to end, and `far` k ahead are prefetched.
+// Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is what this thread reads next. `lead` is not
+// 0 only if one tile holds all rows: then the panels are those of a tile, read from end to end, with `lead` k
+// prefetched ahead.
 template <typename Form>
 static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int row, int rows,
-                           int far, const Ahead& after) {
+                           int lead, const Ahead& after) {
   alignas(64) typename Form::Sum sums[kChunkRows * Form::kGroupPanels * kWidth];
   alignas(64) float own_totals[kChunkRows * Form::kGroupPanels * kWidth];
   const CodeOrder& order = *a.weights.order;
@@ -189,13 +194,13 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
     tile.is_first = i == 0;
     for (int k = run.begin; k < run.begin + run.n; k += tile.n) {
       const int end = run.begin + run.n, left = end - k;
-      const int n = far == 0 ? block_length<Form>(k, end) : left > far ? left - far : left;
+      const int n = lead == 0 ? block_length<Form>(k, end) : left > lead ? left - lead : left;
       tile.k = static_cast<size_t>(k);
       tile.n = n;
       tile.starts = k == run.begin;
       tile.ends = n == left;
       const Ahead ahead = k + n < order.depth
-                              ? Ahead{codes + bytes_of_k<Form>(k + (far == 0 ? n : far)),
+                              ? Ahead{codes + bytes_of_k<Form>(k + (lead == 0 ? n : lead)),
                                       panels * m.panel_bytes, m.panel_bytes}
                               : after;
       const size_t apart = ahead.apart == 0 ? bytes_of_k<Form>(n) : ahead.apart;
@@ -211,9 +216,9 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
             // Other tiles of these rows may be narrower.
             const bool fits = p + across - q >= Form::panels_of(tile_rows);
             const int width = fits ? Form::panels_of(tile_rows) : 1;
-            tile.fetch = codes;  // which are in the cache
+            tile.fetch = codes;  // nothing to fetch: the same lines again
             tile.fetch_apart = tile.fetch_step = 0;
-            if (q * apart < ahead.bytes) {
+            if ((q + width) * apart <= ahead.bytes) {
               tile.fetch = ahead.begin + q * apart + bytes_of_k<Form>(n) * first / rows;
               tile.fetch_apart = apart;
               tile.fetch_step = static_cast<size_t>(kStreams / width * kLine * tile_rows / rows);
@@ -276,10 +281,16 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
   const Panels m = panels_in(a.weights);
   const Share share = panels_of_part(a.weights, part, parts);
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
-  const int far = a.n_rows <= Form::kTileRows ? Form::kFar : 0;
+  static_assert(Form::kLead == 0 || Form::kLead == Form::kBlock, "as beginning_of() has it");
+  const int lead = a.n_rows <= Form::kTileRows ? Form::kLead : 0;
   for (int64_t panel = share.begin, panels; panel < share.end; panel += panels) {
-    const int64_t left = share.end - panel, of_tile = Form::panels_of(a.n_rows);
-    panels = far == 0 ? panels_of_group<Form>(left) : left < of_tile ? left : of_tile;
+    const int64_t left = share.end - panel;
+    if (lead == 0) {
+      panels = panels_of_group<Form>(left);
+    } else {
+      const int64_t of_tile = Form::panels_of(a.n_rows), over = left % of_tile;
+      panels = over == 0 ? of_tile : over;  // a narrow group comes first
+    }
     const uint8_t* const codes = m.codes + panel * m.panel_bytes;
     const size_t bytes = panels * m.panel_bytes;
     const Ahead again{codes, bytes, m.panel_bytes};
@@ -289,7 +300,7 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
       const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
       const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
-      block_of_codes<Form>(a, panel, static_cast<int>(panels), first, last - first, far,
+      block_of_codes<Form>(a, panel, static_cast<int>(panels), first, last - first, lead,
                            chunk + 1 < n_chunks ? again : next);
     }
   }

@@ -57,7 +57,7 @@ struct Float8 {
   static constexpr int kStepK = kLineK;
   static constexpr int kGroupPanels = 4;
   static constexpr int kBlock = RoundedRows::kFloatBlock;
-  static constexpr int kFar = 0;
+  static constexpr int kLead = 0;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
   static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 4;
   static constexpr int panels_of(int rows) {

@@ -181,7 +181,7 @@ struct Integers {
   static constexpr int kGroupPanels = 16;
   // With two parts a run is never cut, so that both kinds of its sums stay in registers.
   static constexpr int kBlock = kParts == 1 ? 512 : 1 << 30;
-  static constexpr int kFar = kParts == 1 ? kBlock : 0;
+  static constexpr int kLead = kParts == 1 ? kBlock : 0;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
   static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 2;
   static constexpr int panels_of(int rows) {

@@ -157,7 +157,7 @@ std::vector<float> run(const Ops& ops, const CodeMatrix& w, const float* x, int3
 }
 
 constexpr std::pair<int32_t, int32_t> kCodeShapes[] = {
-    {1, 1}, {3, 9}, {16, 64}, {17, 100}, {100, 600}, {70, 2500}, {530, 300}, {300, 256}};
+    {1, 1}, {3, 9}, {16, 64}, {17, 100}, {100, 600}, {70, 2500}, {530, 300}, {300, 256}, {40, 512}};
 
 class Codes : public IsaTest {};
 SPECD_FOR_EACH_ISA(Codes);
@@ -318,17 +318,19 @@ TEST(CodesVnni, have_the_bits_of_avx512_without_it) {
     if (kind.x_bits == 32) continue;
     const CodeMatrix w(ops, kind, 131, 1030, 13);
     const std::vector<float> x = random_floats(size_t{21} * w.n_in, 14);
-    const std::vector<float> with = run(ops, w, x.data(), 21, 1);
-    std::vector<float> without(with.size(), kNan);
-    const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, 21));
-    const MatmulArgs args{.x = x.data(),
-                          .weights = w.packed,
-                          .out = without.data(),
-                          .n_rows = 21,
-                          .scratch = scratch.get()};
-    isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
-    isa_ops(Isa::kAvx512).multiply_integers(args, 0, 1);
-    EXPECT_EQ(first_difference(with, without), -1) << kind.name;
+    for (const int32_t n_rows : {1, 8, 21}) {
+      const std::vector<float> with = run(ops, w, x.data(), n_rows, 1);
+      std::vector<float> without(with.size(), kNan);
+      const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, n_rows));
+      const MatmulArgs args{.x = x.data(),
+                            .weights = w.packed,
+                            .out = without.data(),
+                            .n_rows = n_rows,
+                            .scratch = scratch.get()};
+      isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
+      isa_ops(Isa::kAvx512).multiply_integers(args, 0, 1);
+      EXPECT_EQ(first_difference(with, without), -1) << kind.name << ", " << n_rows << " rows";
+    }
   }
 }
 

@@ -33,7 +33,7 @@
 namespace specd::kernels {
 
 inline constexpr int32_t kRunGrain = 8;
-// Of the largest sum, 255 * 127 * n, that 32 bits hold.
+// Of the largest sum, 255 * 128 * n, that 32 bits hold.
 inline constexpr int32_t kRun8Max = 65536;
 // A run with x_bits 16 has at most this many k. With x_bits 32 it has any number.
 inline constexpr int32_t kRun16Max = 128;

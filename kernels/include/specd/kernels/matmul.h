@@ -58,8 +58,8 @@ struct MatmulArgs {
   bool apart = false;
   // For codes on the CPU: matmul_scratch_bytes(), aligned to 64. Devices have their own.
   void* scratch = nullptr;
-  // The matrix of the matmul after this one, if known: a hint, by which the CPU fetches codes ahead. Outlives the
-  // weights' other uses, as `weights.order` does.
+  // The matrix of the matmul after this one, if known: a hint, by which the CPU fetches codes ahead. Lives as long
+  // as the call may run.
   const PackedMatrix* next = nullptr;
 };
 
