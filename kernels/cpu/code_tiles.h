@@ -22,10 +22,9 @@
 
 namespace specd::kernels::SPECD_ISA {
 
-constexpr int kWidth = 16;  // columns of a panel
-constexpr int kLine = 64;   // bytes that 16 columns have in one step
-constexpr int kStreams =
-    4;  // lines that are prefetched at once, at least one for each panel of a tile
+constexpr int kWidth = 16;      // columns of a panel
+constexpr int kLine = 64;       // bytes that 16 columns have in one step
+constexpr int kStreams = 4;     // lines that are prefetched at once; no tile has more panels
 constexpr int kChunkRows = 48;  // rows whose sums stay in the cache
 #ifdef __has_feature
 constexpr bool kIsUnderTsan = __has_feature(thread_sanitizer);
