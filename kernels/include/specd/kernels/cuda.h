@@ -21,7 +21,7 @@
 namespace specd::kernels {
 
 // Must change whenever a declaration in this file changes.
-inline constexpr char kCudaBuild[] = "specd-cuda-16";
+inline constexpr char kCudaBuild[] = "specd-cuda-17";
 
 // What went wrong, as text: what, need, have.
 struct CudaProblem {
