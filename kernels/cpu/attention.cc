@@ -75,7 +75,7 @@ SPECD_INLINE F32x16 row_scales(const KvLayer& kv, const float* scales, const Blo
   return load(lanes);
 }
 
-// Query heads whose accumulators fit in registers, and the rows with so many heads each that share a page.
+// How many query heads have their accumulators in registers, and how many rows of `heads` each can share a page.
 constexpr int kQueries = SPECD_ISA_LEVEL == 2 ? 16 : 4;
 constexpr int shared_rows(int heads) { return kQueries / heads < 4 ? kQueries / heads : 4; }
 
@@ -251,8 +251,8 @@ template <KvDType kType>
 void attention_of(const AttentionArgs& a, int part, int parts) {
   const int64_t groups = a.kv.n_kv_heads;
   const int32_t heads = a.n_heads / a.kv.n_kv_heads;  // query heads per kv head
-  // Rows are taken together where they can share pages and every thread has enough of them. Round-robin: in a
-  // prefill later rows see more positions.
+  // Take rows together where they can share pages, unless a thread would have none. Round-robin: in a prefill later
+  // rows see more positions.
   const int shared = shared_rows(heads < 4 ? heads : 4);
   const int64_t together = a.n_rows * groups >= int64_t{shared} * parts ? shared : 1;
   const int64_t row_units = (a.n_rows + together - 1) / together;

@@ -80,15 +80,15 @@ struct TileArgs {
   size_t fetch_apart = 0, fetch_step = 0;
 };
 
-// What is prefetched during a block: for each of its panels a piece as long as the block. Pieces are `apart` bytes
-// from each other, with 0 one behind the other, and end within `bytes`.
+// What is prefetched during a block: for each of its panels a piece as long as the block. All pieces end within
+// `bytes`. The beginnings of two neighbors are `apart` bytes from each other; 0 = the pieces follow without a gap.
 struct Ahead {
   const uint8_t* begin = nullptr;
   size_t bytes = 0;
   size_t apart = 0;
 };
 
-// What the end of a run adds to.
+// The total that the end of a run adds to.
 SPECD_INLINE F32x16 total_before(bool is_first, const float* total) {
   return is_first ? set1(0.0f) : load(total);
 }
@@ -144,13 +144,13 @@ static TileFn tile_of(int rows, bool wide) {
   return nullptr;
 }
 
-// Bytes that a panel has of n k.
+// Bytes of n k in a panel.
 template <typename Form>
 SPECD_INLINE size_t bytes_of_k(int n) {
   return static_cast<size_t>(n / Form::kStepK * kLine);
 }
 
-// k of the block from k on in a run that ends at `end`.
+// The length of the block that begins at k, in a run that ends at `end`.
 template <typename Form>
 SPECD_INLINE int block_length(int k, int end) {
   const int room = Form::kBlock - k % Form::kBlock;
@@ -175,7 +175,7 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
                n_out = static_cast<size_t>(a.weights.n_out),
                columns = n_out - column < stride ? n_out - column : stride;
   float* const out = a.out + row * n_out + column;
-  // Those of a single run are written once: straight to `out`, unless TSan must see the writes.
+  // Totals of a single run are written once, straight to `out`; not under TSan, which does not see a tile's writes.
   const bool in_place = !kIsUnderTsan && n_runs == 1 && columns == stride;
   float* const totals = in_place ? out : own_totals;
   const uint8_t* const codes = m.codes + panel * m.panel_bytes;

@@ -147,7 +147,7 @@ SPECD_INLINE I32x16 set1_ints(int32_t a) { return set1_int(static_cast<uint32_t>
 template <int kRows, int kPanels, typename SumOf>
 SPECD_INLINE void end_run(const TileArgs& a, int any_zero, const SumOf& sum_of) {
   F32x16 scale[kPanels];
-  // Those of the columns, or of all.
+  // Zeros of the columns, or the one that all share.
   I32x16 zero[kPanels];
 #pragma GCC unroll 4
   for (int p = 0; p < kPanels; ++p) {

@@ -253,6 +253,16 @@ std::vector<float> strict_oracle(const Problem& problem, Swap swap = Swap::kNone
   return out;
 }
 
+// Each row in a call of its own.
+std::vector<float> rows_alone(const Ops& ops, const Problem& problem, const Placed& placed) {
+  std::vector<float> all;
+  for (size_t r = 0; r < problem.position.size(); ++r) {
+    const std::vector<float> row = run(ops, problem, placed, 1, r, 1);
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
 // Positions on both sides of block edges, in mixed order.
 const std::vector<int32_t> kPositions = {0, 15, 16, 1, 17, 31, 32, 40, 63, 64, 7, 99};
 
@@ -300,12 +310,8 @@ TEST_P(Attention, a_row_has_the_same_bits_alone_and_among_others) {
     const Problem problem({8, 2, 64, type}, kPositions, 2);
     const Placed placed = place(problem, Place::kTail);
     const std::vector<float> together = run(ops(), problem, placed, 4);
-    std::vector<float> alone;
-    for (size_t r = 0; r < kPositions.size(); ++r) {
-      const std::vector<float> row = run(ops(), problem, placed, 1, r, 1);
-      alone.insert(alone.end(), row.begin(), row.end());
-    }
-    EXPECT_EQ(first_difference(together, alone), -1) << dtype_name(type);
+    EXPECT_EQ(first_difference(together, rows_alone(ops(), problem, placed)), -1)
+        << dtype_name(type);
   }
 }
 
@@ -345,12 +351,8 @@ TEST_P(Attention, rows_of_two_sequences_and_of_none_keep_their_bits) {
       problem.position[6] = -1;
       placed.span[6] = 0;
       const std::vector<float> together = run(ops(), problem, placed, 2);
-      std::vector<float> alone;
-      for (size_t r = 0; r < positions.size(); ++r) {
-        const std::vector<float> row = run(ops(), problem, placed, 1, r, 1);
-        alone.insert(alone.end(), row.begin(), row.end());
-      }
-      EXPECT_EQ(first_difference(together, alone), -1) << dtype_name(type) << ", " << heads;
+      EXPECT_EQ(first_difference(together, rows_alone(ops(), problem, placed)), -1)
+          << dtype_name(type) << ", " << heads;
     }
   }
 }
