@@ -337,6 +337,23 @@ TEST_P(Attention, rows_that_share_pages_keep_their_bits) {
   }
 }
 
+// Branches of a tree have the same span and other slots behind it.
+TEST_P(Attention, rows_of_other_branches_keep_their_bits) {
+  std::vector<int32_t> positions(8);
+  std::iota(positions.begin(), positions.end(), 136);
+  for (const int32_t heads : {2, 4, 6, 8}) {
+    const Problem problem({heads, 2, 32, KvDType::kBF16}, positions, 10);
+    Placed placed = place(problem, Place::kTail, 101);
+    for (const size_t row : {1, 6}) {
+      std::reverse(placed.tail.begin() + placed.tail_begin[row],
+                   placed.tail.begin() + placed.tail_begin[row + 1]);
+    }
+    EXPECT_EQ(first_difference(run(ops(), problem, placed, 2), rows_alone(ops(), problem, placed)),
+              -1)
+        << heads << " heads";
+  }
+}
+
 TEST_P(Attention, rows_of_two_sequences_and_of_none_keep_their_bits) {
   std::vector<int32_t> positions(12);
   std::iota(positions.begin(), positions.end(), 132);
