@@ -4,11 +4,11 @@
 //   Sum                      of a run so far: int32_t or float
 //   kStepK                   k of a line
 //   kGroupPanels             panels that all rows pass over before the next, a multiple of kStreams
-//   kBlock                   k that are multiplied for all panels of a group before the next k; runs are cut at its
-//                            multiples
+//   kBlock                   k that are multiplied for all panels of a group before the next k
+//   kCuts                    whether runs are cut at multiples of kBlock; otherwise none is longer than kBlock
 //   kLead                    if one tile holds all rows, panels are read from end to end with this many k prefetched
-//                            ahead; 0: in blocks all the same. Not 0 only where x of a row is contiguous, sums can be
-//                            stored and a matrix has one run
+//                            ahead; 0: in blocks all the same. Not 0 only where x of a row is contiguous and a matrix
+//                            has one run
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
 //   tile<rows, panels>(TileArgs)
@@ -54,27 +54,35 @@ SPECD_INLINE Panels panels_in(const PackedMatrix& m) {
   return p;
 }
 
-// A tile: some rows by some panels by n of the packed k of one run.
+// Neighbors in the packed order: whole runs, or a part of one.
+struct Block {
+  const Run* runs = nullptr;
+  int n_runs = 0;
+  int k = 0, n = 0;
+  bool starts = true, ends = true;  // whether it has the beginnings of its runs, and their ends
+};
+
+// A tile: some rows by some panels by the k of a block.
 struct TileArgs {
   const RoundedRows* x = nullptr;
   size_t x_stride = 0;
-  size_t row = 0, k = 0;  // the first
-  size_t of_run = 0;      // the first row's place in x->scale and x->sum; rows are n_runs apart
-  size_t n_runs = 0;
-  const uint8_t* codes = nullptr;  // of the first k of the first panel
+  size_t row = 0;  // the first
+  // Where x->scale and x->sum have that row and the block's first run; rows are run_stride apart.
+  size_t of_run = 0, run_stride = 0;
+  Block block = {};
+  const uint8_t* codes = nullptr;  // of the block's first k of the first panel
   size_t panel_bytes = 0;
-  int n = 0;
-  // Of the run: sums start at 0, or are loaded; they end in the totals, or are stored.
-  bool starts = false, ends = false;
-  void* sums = nullptr;  // Form::Sum [rows][stride], of the run
+  // Sums start with their run, or are loaded; they end in the totals with it, or are stored.
+  void* sums = nullptr;  // Form::Sum [rows][stride]
   size_t stride = 0;
-  // Totals start at 0 with the first run.
-  bool is_first = false;
+  // Totals start at 0 with the matrix's first run.
+  bool has_totals = false;
   float* totals = nullptr;  // [rows][totals_stride]
   size_t totals_stride = 0;
-  const float* scale = nullptr;   // 16 of the group; panels are scale_step apart
+  const float* scale = nullptr;   // [n_groups][16] of the first panel; panels are scale_step apart
   const uint8_t* zero = nullptr;  // the same, or null
   size_t scale_step = 0;
+  size_t scale_ahead = 0;  // from a scale to the one that is prefetched meanwhile
   // Prefetched meanwhile: a piece for each panel, fetch_apart bytes from each other.
   const uint8_t* fetch = nullptr;
   size_t fetch_apart = 0, fetch_step = 0;
@@ -88,22 +96,22 @@ struct Ahead {
   size_t apart = 0;
 };
 
-// The total that the end of a run adds to.
-SPECD_INLINE F32x16 total_before(bool is_first, const float* total) {
-  return is_first ? set1(0.0f) : load(total);
+// The total that the end of a block's run adds to.
+SPECD_INLINE F32x16 total_before(const TileArgs& a, int run, const float* total) {
+  return a.has_totals || run > 0 ? load(total) : set1(0.0f);
 }
 
-// Calls step() for each line of the panels of a tile, and prefetches kStreams lines for every kStreams lines read,
-// and first the scales that the end of the run waits for.
+// Calls step() for each line that the panels of a tile have of a run of its block, and prefetches kStreams lines from
+// `fetch` for every kStreams lines read, and first the scales.
 template <typename Form, int kPanels, typename Step>
-SPECD_INLINE void each_line(const TileArgs& a, const Step& step) {
+SPECD_INLINE void each_line(const TileArgs& a, int run, const uint8_t*& fetch, const Step& step) {
   constexpr int kRound = kStreams / kPanels;  // steps that read kStreams lines
-  if (a.ends) {
+  if (a.block.ends) {
+    const float* const scale = a.scale + a.block.runs[run].group * kWidth + a.scale_ahead;
 #pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) prefetch_far(a.scale + p * a.scale_step);
+    for (int p = 0; p < kPanels; ++p) prefetch_far(scale + p * a.scale_step);
   }
-  const uint8_t* fetch = a.fetch;
-  const int steps = a.n / Form::kStepK;
+  const int n = a.block.n_runs == 1 ? a.block.n : a.block.runs[run].n, steps = n / Form::kStepK;
   int s = 0;
   for (; s + kRound <= steps; s += kRound) {
 #pragma GCC unroll 4
@@ -150,11 +158,23 @@ SPECD_INLINE size_t bytes_of_k(int n) {
   return static_cast<size_t>(n / Form::kStepK * kLine);
 }
 
-// The length of the block that begins at k, in a run that ends at `end`.
+// The block that begins at k, which is in `run`: as many whole runs as there is room for, or a part of one.
 template <typename Form>
-SPECD_INLINE int block_length(int k, int end) {
-  const int room = Form::kBlock - k % Form::kBlock;
-  return end - k < room ? end - k : room;
+SPECD_INLINE Block block_at(const CodeOrder& order, const Run* run, int k, int lead) {
+  const int left = order.depth - k;
+  int room = Form::kCuts ? Form::kBlock - k % Form::kBlock : Form::kBlock;
+  if (lead != 0) room = left > lead ? left - lead : left;
+  const int of_first = run->begin + run->n - k;
+  Block b{.runs = run, .n_runs = 1, .k = k};
+  b.n = of_first < room ? of_first : room;
+  b.starts = k == run->begin;
+  b.ends = b.n == of_first;
+  if (!b.starts || !b.ends) return b;
+  for (const Run* const end = order.runs + order.n_runs; ++run < end && b.n + run->n <= room;) {
+    b.n += run->n;
+    ++b.n_runs;
+  }
+  return b;
 }
 
 // Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is what this thread reads next. `lead` is not
@@ -181,61 +201,60 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
   const uint8_t* const codes = m.codes + panel * m.panel_bytes;
   const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows;
   const int widest = Form::panels_of(rows / n_tiles);
+  const size_t n_panels = (n_out + kPaddedColumns - 1) / kPaddedColumns * kPaddedColumns / kWidth;
   TileArgs tile{.x = &x,
                 .x_stride = RoundedRows::stride(order),
-                .n_runs = n_runs,
+                .run_stride = n_runs,
                 .panel_bytes = m.panel_bytes,
                 .stride = stride,
                 .totals_stride = in_place ? n_out : stride,
                 .scale_step = groups * kWidth};
-  for (int i = 0; i < order.n_runs; ++i) {
-    const Run run = order.runs[i];
-    tile.is_first = i == 0;
-    for (int k = run.begin; k < run.begin + run.n; k += tile.n) {
-      const int end = run.begin + run.n, left = end - k;
-      const int n = lead == 0 ? block_length<Form>(k, end) : left > lead ? left - lead : left;
-      tile.k = static_cast<size_t>(k);
-      tile.n = n;
-      tile.starts = k == run.begin;
-      tile.ends = n == left;
-      const Ahead ahead = k + n < order.depth
-                              ? Ahead{codes + bytes_of_k<Form>(k + (lead == 0 ? n : lead)),
-                                      panels * m.panel_bytes, m.panel_bytes}
-                              : after;
-      const size_t apart = ahead.apart == 0 ? bytes_of_k<Form>(n) : ahead.apart;
-      for (int p = 0; p < panels;) {
-        const bool wide = panels - p >= widest;
-        const int across = wide ? widest : 1;
-        int first = 0;
-        for (int t = 0; t < n_tiles; ++t) {
-          const int last = rows * (t + 1) / n_tiles, tile_rows = last - first;
-          tile.row = static_cast<size_t>(row + first);
-          tile.of_run = tile.row * n_runs + static_cast<size_t>(i);
-          for (int q = p; q < p + across;) {
-            // Other tiles of these rows may be narrower.
-            const bool fits = p + across - q >= Form::panels_of(tile_rows);
-            const int width = fits ? Form::panels_of(tile_rows) : 1;
-            tile.fetch = codes;  // nothing to fetch: the same lines again
-            tile.fetch_apart = tile.fetch_step = 0;
-            if ((q + width) * apart <= ahead.bytes) {
-              tile.fetch = ahead.begin + q * apart + bytes_of_k<Form>(n) * first / rows;
-              tile.fetch_apart = apart;
-              tile.fetch_step = static_cast<size_t>(kStreams / width * kLine * tile_rows / rows);
-            }
-            const size_t of_group =
-                ((panel + q) * groups + static_cast<size_t>(run.group)) * kWidth;
-            tile.codes = codes + q * m.panel_bytes + bytes_of_k<Form>(k);
-            tile.sums = sums + first * stride + q * kWidth;
-            tile.totals = totals + first * tile.totals_stride + q * kWidth;
-            tile.scale = m.scale + of_group;
-            tile.zero = order.has_zeros ? m.zero + of_group : nullptr;
-            tile_of<Form>(tile_rows, fits)(tile);
-            q += width;
+  const Run* run = order.runs;
+  for (int k = 0; k < order.depth; k += tile.block.n) {
+    const Block block = block_at<Form>(order, run, k, lead);
+    const size_t first_run = static_cast<size_t>(run - order.runs);
+    run += block.ends ? block.n_runs : 0;
+    tile.block = block;
+    tile.has_totals = first_run > 0;
+    const int n = block.n;
+    const Ahead ahead = k + n < order.depth
+                            ? Ahead{codes + bytes_of_k<Form>(k + (lead == 0 ? n : lead)),
+                                    panels * m.panel_bytes, m.panel_bytes}
+                            : after;
+    const size_t apart = ahead.apart == 0 ? bytes_of_k<Form>(n) : ahead.apart;
+    for (int p = 0; p < panels;) {
+      const bool wide = panels - p >= widest;
+      const int across = wide ? widest : 1;
+      int first = 0;
+      for (int t = 0; t < n_tiles; ++t) {
+        const int last = rows * (t + 1) / n_tiles, tile_rows = last - first;
+        tile.row = static_cast<size_t>(row + first);
+        tile.of_run = tile.row * n_runs + first_run;
+        for (int q = p; q < p + across;) {
+          // Other tiles of these rows may be narrower.
+          const bool fits = p + across - q >= Form::panels_of(tile_rows);
+          const int width = fits ? Form::panels_of(tile_rows) : 1;
+          tile.fetch = codes;  // nothing to fetch: the same lines again
+          tile.fetch_apart = tile.fetch_step = 0;
+          if ((q + width) * apart <= ahead.bytes) {
+            tile.fetch = ahead.begin + q * apart + bytes_of_k<Form>(n) * first / rows;
+            tile.fetch_apart = apart;
+            tile.fetch_step = static_cast<size_t>(kStreams / width * kLine * tile_rows / rows);
           }
-          first = last;
+          const size_t at = static_cast<size_t>(panel + q), of_panel = at * tile.scale_step;
+          tile.codes = codes + q * m.panel_bytes + bytes_of_k<Form>(k);
+          tile.sums = sums + first * stride + q * kWidth;
+          tile.totals = totals + first * tile.totals_stride + q * kWidth;
+          tile.scale = m.scale + of_panel;
+          tile.zero = order.has_zeros ? m.zero + of_panel : nullptr;
+          tile.scale_ahead =
+              at + 2 * static_cast<size_t>(width) <= n_panels ? width * tile.scale_step : 0;
+          tile_of<Form>(tile_rows, fits)(tile);
+          q += width;
         }
-        p += across;
+        first = last;
       }
+      p += across;
     }
   }
   if (in_place) return;
@@ -271,7 +290,7 @@ static Ahead beginning_of(const MatmulArgs& a, int part, int parts) {
   const Panels m = panels_in(*a.next);
   const uint8_t* const codes = m.codes + share.begin * m.panel_bytes;
   // The first block has whole panels, which lie one behind the other, or the beginnings of some.
-  if (block_length<Form>(0, order.runs[0].n) == order.depth) return {codes, n * m.panel_bytes, 0};
+  if (order.depth <= Form::kBlock) return {codes, n * m.panel_bytes, 0};
   return {codes, panels_of_group<Form>(n) * m.panel_bytes, m.panel_bytes};
 }
 
@@ -281,6 +300,7 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
   const Share share = panels_of_part(a.weights, part, parts);
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
   static_assert(Form::kLead == 0 || Form::kLead == Form::kBlock, "as beginning_of() has it");
+  static_assert(Form::kCuts || kRun16Max <= Form::kBlock);
   const int lead = a.n_rows <= Form::kTileRows ? Form::kLead : 0;
   for (int64_t panel = share.begin, panels; panel < share.end; panel += panels) {
     const int64_t left = share.end - panel;

@@ -57,6 +57,7 @@ struct Float8 {
   static constexpr int kStepK = kLineK;
   static constexpr int kGroupPanels = 4;
   static constexpr int kBlock = RoundedRows::kFloatBlock;
+  static constexpr bool kCuts = true;
   static constexpr int kLead = 0;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
   static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 4;
@@ -67,45 +68,51 @@ struct Float8 {
   // TSan does not instrument a tile, as in matmul.cc.
   template <int kRows, int kPanels>
   __attribute__((noinline, no_sanitize("thread"))) static void tile(const TileArgs& a) {
-    F32x16 acc[kRows][kPanels];
-    float* const sums = static_cast<float*>(a.sums);
-    const float* x = a.x->value_at(a.row, a.k);
+    const float* x = a.x->value_at(a.row, static_cast<size_t>(a.block.k));
     const uint8_t* w = a.codes;
+    const uint8_t* fetch = a.fetch;
     const size_t panel_bytes = a.panel_bytes;
+    float* const sums = static_cast<float*>(a.sums);
+    for (int run = 0; run < a.block.n_runs; ++run) {
+      F32x16 acc[kRows][kPanels];
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) {
-        acc[r][p] = a.starts ? set1(0.0f) : load(sums + r * a.stride + kWidth * p);
+        for (int p = 0; p < kPanels; ++p) {
+          acc[r][p] = a.block.starts ? set1(0.0f) : load(sums + r * a.stride + kWidth * p);
+        }
       }
-    }
-    each_line<Float8, kPanels>(
-        a, [&]() __attribute__((always_inline)) {
-          F32x16 weights[kPanels][kLineK];
+      each_line<Float8, kPanels>(
+          a, run, fetch, [&]() __attribute__((always_inline)) {
+            F32x16 weights[kPanels][kLineK];
 #pragma GCC unroll 4
-          for (int p = 0; p < kPanels; ++p) widen_line(w + p * panel_bytes, weights[p]);
+            for (int p = 0; p < kPanels; ++p) widen_line(w + p * panel_bytes, weights[p]);
 #pragma GCC unroll 4
-          for (int k = 0; k < kLineK; ++k) {
+            for (int k = 0; k < kLineK; ++k) {
 #pragma GCC unroll 8
-            for (int r = 0; r < kRows; ++r) {
-              const F32x16 factor = set1(x[r * RoundedRows::kFloatStride + k]);
+              for (int r = 0; r < kRows; ++r) {
+                const F32x16 factor = set1(x[r * RoundedRows::kFloatStride + k]);
 #pragma GCC unroll 4
-              for (int p = 0; p < kPanels; ++p) acc[r][p] = fma(factor, weights[p][k], acc[r][p]);
+                for (int p = 0; p < kPanels; ++p) {
+                  acc[r][p] = fma(factor, weights[p][k], acc[r][p]);
+                }
+              }
             }
-          }
-          x += kLineK;
-          w += kLine;
-        });
+            x += kLineK;
+            w += kLine;
+          });
+      const float* const scale = a.scale + a.block.runs[run].group * kWidth;
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) {
-        if (a.ends) {
-          float* const total = a.totals + r * a.totals_stride + kWidth * p;
-          const F32x16 scale = load(a.scale + p * a.scale_step);
-          store(total, fma(acc[r][p], scale, total_before(a.is_first, total)));
-        } else {
-          store(sums + r * a.stride + kWidth * p, acc[r][p]);
+        for (int p = 0; p < kPanels; ++p) {
+          if (a.block.ends) {
+            float* const total = a.totals + r * a.totals_stride + kWidth * p;
+            store(total,
+                  fma(acc[r][p], load(scale + p * a.scale_step), total_before(a, run, total)));
+          } else {
+            store(sums + r * a.stride + kWidth * p, acc[r][p]);
+          }
         }
       }
     }

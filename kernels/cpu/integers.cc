@@ -143,32 +143,49 @@ SPECD_INLINE I32x16 load_ints(const int32_t* p) {
 }
 SPECD_INLINE I32x16 set1_ints(int32_t a) { return set1_int(static_cast<uint32_t>(a)); }
 
-// The end of a run: total = fma(float(sum - zero * x_sum), x_scale * scale, total).
-template <int kRows, int kPanels, typename SumOf>
-SPECD_INLINE void end_run(const TileArgs& a, int any_zero, const SumOf& sum_of) {
-  F32x16 scale[kPanels];
-  // Zeros of the columns, or the one that all share.
-  I32x16 zero[kPanels];
+// What a run's sums start with: -zero * x_sum, which all exact sums have in common.
+template <int kRows, int kPanels>
+SPECD_INLINE void start_run(const TileArgs& a, int run, int bits, I32x16 (&first)[kRows][kPanels]) {
+  const int32_t* const x_sum = a.x->sum + a.of_run + run;
+  if (a.zero == nullptr) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      // The zero of all is 2^(bits - 1).
+      const uint32_t offset = static_cast<uint32_t>(x_sum[r * a.run_stride]) << (bits - 1);
+      const I32x16 of_row = set1_int(0u - offset);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) first[r][p] = of_row;
+    }
+    return;
+  }
+  const uint8_t* const zero = a.zero + a.block.runs[run].group * kWidth;
 #pragma GCC unroll 4
   for (int p = 0; p < kPanels; ++p) {
-    const size_t of_w = static_cast<size_t>(p) * a.scale_step;
-    scale[p] = load(a.scale + of_w);
-    zero[p] = a.zero == nullptr ? set1_ints(any_zero) : widen_bytes(a.zero + of_w);
+    const I32x16 of_column = sub(set1_ints(0), widen_bytes(zero + p * a.scale_step));
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      first[r][p] = multiply(of_column, set1_ints(x_sum[r * a.run_stride]));
+    }
   }
-  const float* const x_scale = a.x->scale + a.of_run;
-  const int32_t* const x_sum = a.x->sum + a.of_run;
-  const bool is_first = a.is_first;
+}
+
+// The end of a run: total = fma(float(exact sum), x_scale * scale, total).
+template <int kRows, int kPanels, typename SumOf>
+SPECD_INLINE void end_run(const TileArgs& a, int run, const SumOf& sum_of) {
+  const float* const scales = a.scale + a.block.runs[run].group * kWidth;
+  F32x16 scale[kPanels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) scale[p] = load(scales + p * a.scale_step);
+  const float* const x_scale = a.x->scale + a.of_run + run;
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const F32x16 scale_of_row = set1(x_scale[r * a.n_runs]);
-    const I32x16 sum_of_row = set1_ints(x_sum[r * a.n_runs]);
+    const F32x16 scale_of_row = set1(x_scale[r * a.run_stride]);
     float* const totals = a.totals + r * a.totals_stride;
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p) {
       float* const total = totals + kWidth * p;
-      const I32x16 exact = sub(sum_of(r, p), multiply(zero[p], sum_of_row));
       store(total,
-            fma(to_float(exact), mul(scale_of_row, scale[p]), total_before(is_first, total)));
+            fma(to_float(sum_of(r, p)), mul(scale_of_row, scale[p]), total_before(a, run, total)));
     }
   }
 }
@@ -178,12 +195,13 @@ template <int kBits, int kParts>
 struct Integers {
   using Sum = int32_t;
   static constexpr int kStepK = kBits == 8 ? 4 : 8;
-  static constexpr int kGroupPanels = 16;
-  // With two parts a run is never cut, so that both kinds of its sums stay in registers.
-  static constexpr int kBlock = kParts == 1 ? 512 : 1 << 30;
+  static constexpr int kGroupPanels = 8;
+  static constexpr int kBlock = kParts == 1 ? 512 : 256;
   static constexpr int kLead = kParts == 1 ? kBlock : 0;
+  // With two parts no run is cut, so that both kinds of its sums stay in registers.
+  static constexpr bool kCuts = kParts == 1;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
-  static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 2;
+  static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 / kParts : 2;
   static constexpr int panels_of(int rows) {
     return panels_within((SPECD_ISA_LEVEL == 2 ? 16 : 4) / (rows * kParts));
   }
@@ -191,70 +209,84 @@ struct Integers {
   // TSan does not instrument a tile, as in matmul.cc.
   template <int kRows, int kPanels>
   __attribute__((noinline, no_sanitize("thread"))) static void tile(const TileArgs& a) {
-    I32x16 acc[kRows][kParts][kPanels];
-    int32_t* const sums = static_cast<int32_t*>(a.sums);
     const int8_t* from[kParts];
     const uint8_t* w = a.codes;
+    const uint8_t* fetch = a.fetch;
+    int32_t* const sums = static_cast<int32_t*>(a.sums);
     const size_t x_stride = a.x_stride, panel_bytes = a.panel_bytes;
 #pragma GCC unroll 2
-    for (int q = 0; q < kParts; ++q) from[q] = a.x->part[q] + a.row * x_stride + a.k;
-    const bool is_new = kParts == 2 || a.starts;
+    for (int q = 0; q < kParts; ++q) from[q] = a.x->part[q] + a.row * x_stride + a.block.k;
+    for (int run = 0; run < a.block.n_runs; ++run) {
+      // The last part's have the zeros, too.
+      I32x16 acc[kParts][kRows][kPanels];
+      if (kParts == 2 || a.block.starts) {
+        start_run<kRows, kPanels>(a, run, kBits, acc[kParts - 1]);
+        if constexpr (kParts == 2) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-      for (int q = 0; q < kParts; ++q) {
+          for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-        for (int p = 0; p < kPanels; ++p) {
-          acc[r][q][p] = is_new ? set1_ints(0) : load_ints(sums + r * a.stride + kWidth * p);
+            for (int p = 0; p < kPanels; ++p) acc[0][r][p] = set1_ints(0);
+          }
+        }
+      } else {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+          for (int p = 0; p < kPanels; ++p) {
+            acc[0][r][p] = load_ints(sums + r * a.stride + kWidth * p);
+          }
         }
       }
-    }
-    each_line<Integers, kPanels>(
-        a, [&]() __attribute__((always_inline)) {
-          Bytes64 codes[kPanels];
+      each_line<Integers, kPanels>(
+          a, run, fetch, [&]() __attribute__((always_inline)) {
+            Bytes64 codes[kPanels];
 #pragma GCC unroll 4
-          for (int p = 0; p < kPanels; ++p) codes[p] = load_bytes(w + p * panel_bytes);
-          const auto add_all = [&](const Bytes64* four, int k) __attribute__((always_inline)) {
+            for (int p = 0; p < kPanels; ++p) codes[p] = load_bytes(w + p * panel_bytes);
+            const auto add_all = [&](const Bytes64* four, int k) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-            for (int r = 0; r < kRows; ++r) {
+              for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-              for (int q = 0; q < kParts; ++q) {
+                for (int q = 0; q < kParts; ++q) {
 #pragma GCC unroll 4
-                for (int p = 0; p < kPanels; ++p) {
-                  acc[r][q][p] = add_products(acc[r][q][p], four[p], from[q] + r * x_stride + k);
+                  for (int p = 0; p < kPanels; ++p) {
+                    acc[q][r][p] = add_products(acc[q][r][p], four[p], from[q] + r * x_stride + k);
+                  }
                 }
               }
-            }
-          };
-          if constexpr (kBits == 8) {
-            add_all(codes, 0);
-          } else {
-            Bytes64 half[kPanels];
-#pragma GCC unroll 4
-            for (int p = 0; p < kPanels; ++p) half[p] = low_halves(codes[p]);
-            add_all(half, 0);
-#pragma GCC unroll 4
-            for (int p = 0; p < kPanels; ++p) half[p] = high_halves(codes[p]);
-            add_all(half, 4);
-          }
-#pragma GCC unroll 2
-          for (int q = 0; q < kParts; ++q) from[q] += kStepK;
-          w += kLine;
-        });
-    if (kParts == 2 || a.ends) {
-      return end_run<kRows, kPanels>(
-          a, 1 << (kBits - 1), [&](int r, int p) __attribute__((always_inline)) {
-            if constexpr (kParts == 1) {
-              return acc[r][0][p];
+            };
+            if constexpr (kBits == 8) {
+              add_all(codes, 0);
             } else {
-              return add(shift_left<8>(acc[r][0][p]), acc[r][1][p]);
-            }
-          });
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+              Bytes64 half[kPanels];
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) store_int(sums + r * a.stride + kWidth * p, acc[r][0][p]);
+              for (int p = 0; p < kPanels; ++p) half[p] = low_halves(codes[p]);
+              add_all(half, 0);
+#pragma GCC unroll 4
+              for (int p = 0; p < kPanels; ++p) half[p] = high_halves(codes[p]);
+              add_all(half, 4);
+            }
+#pragma GCC unroll 2
+            for (int q = 0; q < kParts; ++q) from[q] += kStepK;
+            w += kLine;
+          });
+      if (kParts == 2 || a.block.ends) {
+        end_run<kRows, kPanels>(
+            a, run, [&](int r, int p) __attribute__((always_inline)) {
+              if constexpr (kParts == 1) {
+                return acc[0][r][p];
+              } else {
+                return add(shift_left<8>(acc[0][r][p]), acc[1][r][p]);
+              }
+            });
+      } else {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+          for (int p = 0; p < kPanels; ++p) {
+            store_int(sums + r * a.stride + kWidth * p, acc[0][r][p]);
+          }
+        }
+      }
     }
   }
 };

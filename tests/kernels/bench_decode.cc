@@ -5,7 +5,7 @@
 //
 //   bench_decode [--threads N] [--layers N] [--hidden N] [--ffn N] [--heads N] [--kv-heads N]
 //                [--head-dim N] [--vocab N] [--repeats N] [--isa NAME] [--rows N,N,..] [--context N]
-//                [--dtype bf16|f16|f32|fp8|w8a8|w8a16|w4a16]
+//                [--dtype bf16|f16|f32|fp8|w8a8|w8a16|w4a16] [--group N]
 //
 // Goals: n = 1 reads at >= 0.80 of the read-only loop; 8 rows cost at most
 // 1.2 * max(1, T_fma / T_read) of one. The exit status is 1 if one is missed. w8a16 and w4a16 are matrices of
@@ -37,16 +37,16 @@ struct Matrix {
   int32_t segments = 1;
 };
 
-// The packed order of a matrix, without padding: groups of kRun16Max, or one for all k with x_bits 8 and 32.
+// The packed order of a matrix, without padding: groups of `group` k, or one for all k with x_bits 8 and 32.
 // REQUIRES groups of whole grains.
 struct OrderOfGroups {
   std::vector<Run> runs;
   std::vector<int32_t> source;
   CodeOrder order;
 
-  OrderOfGroups(int32_t n_in, int32_t bits, int32_t x_bits) {
+  OrderOfGroups(int32_t n_in, int32_t bits, int32_t x_bits, int32_t group) {
     const bool one_group = x_bits != 16;
-    const int32_t longest = one_group ? n_in : kRun16Max;
+    const int32_t longest = one_group ? n_in : group;
     for (int32_t k = 0; k < n_in; ++k) source.push_back(k);
     for (int32_t k = 0; k < n_in; k += longest) {
       runs.push_back({k, std::min(longest, n_in - k), one_group ? 0 : k / longest});
@@ -142,6 +142,7 @@ int main(int argc, char** argv) {
   const int vocab = o.number("--vocab", 128256);
   const int repeats = o.number("--repeats", 9);
   const int context = o.number("--context", 0);
+  const int group = o.number("--group", kRun16Max);
   const std::string dtype = o.text("--dtype", "bf16");
   const bool is_code = dtype.starts_with("w") || dtype == "fp8";
   const int32_t bits = dtype.starts_with("w4") ? 4 : 8, x_bits = dtype == "fp8"          ? 32
@@ -171,7 +172,7 @@ int main(int argc, char** argv) {
   double macs = 0;  // per row
   const auto add = [&](int n_out, int n_in, int segments) {
     Matrix m;
-    if (is_code) orders.emplace_back(n_in, bits, x_bits);
+    if (is_code) orders.emplace_back(n_in, bits, x_bits, group);
     m.bytes = is_code ? ops.packed_code_bytes(orders.back().order, n_out)
                       : ops.packed_bytes(type, n_out, n_in);
     m.segments = segments;
