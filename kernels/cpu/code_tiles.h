@@ -4,8 +4,8 @@
 //   Sum                      of a run so far: int32_t or float
 //   kStepK                   k of a line
 //   kGroupPanels             panels that all rows pass over before the next, a multiple of kStreams
-//   kBlock                   k that are multiplied for all panels of a group before the next k
-//   kCuts                    whether runs are cut at multiples of kBlock; otherwise none is longer than kBlock
+//   kBlock                   at most so many k are multiplied for all panels of a group before the next k
+//   kCuts                    whether runs are cut, in blocks at multiples of kBlock; otherwise none is longer than kBlock
 //   kLead                    if one tile holds all rows, panels are read from end to end with this many k prefetched
 //                            ahead; 0: in blocks all the same. Not 0 only where x of a row is contiguous and a matrix
 //                            has one run
@@ -72,7 +72,8 @@ struct TileArgs {
   Block block = {};
   const uint8_t* codes = nullptr;  // of the block's first k of the first panel
   size_t panel_bytes = 0;
-  // Sums start with their run, or are loaded; they end in the totals with it, or are stored.
+  // The sums of a run start in its first block and are loaded in later ones. Its last block adds them to the totals,
+  // the others store them.
   void* sums = nullptr;  // Form::Sum [rows][stride]
   size_t stride = 0;
   // Totals start at 0 with the matrix's first run.
@@ -82,7 +83,8 @@ struct TileArgs {
   const float* scale = nullptr;   // [n_groups][16] of the first panel; panels are scale_step apart
   const uint8_t* zero = nullptr;  // the same, or null
   size_t scale_step = 0;
-  size_t scale_ahead = 0;  // from a scale to the one that is prefetched meanwhile
+  size_t scale_ahead =
+      0;  // from a scale to that of the next tile, which is prefetched; 0 at the end of the matrix
   // Prefetched meanwhile: a piece for each panel, fetch_apart bytes from each other.
   const uint8_t* fetch = nullptr;
   size_t fetch_apart = 0, fetch_step = 0;
@@ -102,7 +104,7 @@ SPECD_INLINE F32x16 total_before(const TileArgs& a, int run, const float* total)
 }
 
 // Calls step() for each line that the panels of a tile have of a run of its block, and prefetches kStreams lines from
-// `fetch` for every kStreams lines read, and first the scales.
+// `fetch` for every kStreams lines read, and first the scales that the next tile has for the same run.
 template <typename Form, int kPanels, typename Step>
 SPECD_INLINE void each_line(const TileArgs& a, int run, const uint8_t*& fetch, const Step& step) {
   constexpr int kRound = kStreams / kPanels;  // steps that read kStreams lines

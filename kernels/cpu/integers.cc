@@ -143,14 +143,14 @@ SPECD_INLINE I32x16 load_ints(const int32_t* p) {
 }
 SPECD_INLINE I32x16 set1_ints(int32_t a) { return set1_int(static_cast<uint32_t>(a)); }
 
-// What a run's sums start with: -zero * x_sum, which all exact sums have in common.
+// Starts the sums of a run at -zero * x_sum, so that they end as sums of q * (code - zero).
 template <int kRows, int kPanels>
 SPECD_INLINE void start_run(const TileArgs& a, int run, int bits, I32x16 (&first)[kRows][kPanels]) {
   const int32_t* const x_sum = a.x->sum + a.of_run + run;
   if (a.zero == nullptr) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      // The zero of all is 2^(bits - 1).
+      // Every zero is 2^(bits - 1).
       const uint32_t offset = static_cast<uint32_t>(x_sum[r * a.run_stride]) << (bits - 1);
       const I32x16 of_row = set1_int(0u - offset);
 #pragma GCC unroll 4
@@ -217,7 +217,7 @@ struct Integers {
 #pragma GCC unroll 2
     for (int q = 0; q < kParts; ++q) from[q] = a.x->part[q] + a.row * x_stride + a.block.k;
     for (int run = 0; run < a.block.n_runs; ++run) {
-      // The last part's have the zeros, too.
+      // Those of the last part start at -zero * x_sum, those of the upper of two at 0.
       I32x16 acc[kParts][kRows][kPanels];
       if (kParts == 2 || a.block.starts) {
         start_run<kRows, kPanels>(a, run, kBits, acc[kParts - 1]);

@@ -9,8 +9,8 @@
 //
 // Goals: n = 1 reads at >= 0.80 of the read-only loop; 8 rows cost at most
 // 1.2 * max(1, T_fma / T_read) of one. The exit status is 1 if one is missed. w8a16 and w4a16 are matrices of
-// codes in groups of 128, fp8 has a scale per output; the second goal counts multiply-adds as if each were one
-// of float32.
+// codes in groups of N k (--group, 128 if it is not given), fp8 and w8a8 have a scale per output; the second goal
+// counts multiply-adds as if each were one of float32.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -143,6 +143,11 @@ int main(int argc, char** argv) {
   const int repeats = o.number("--repeats", 9);
   const int context = o.number("--context", 0);
   const int group = o.number("--group", kRun16Max);
+  if (group < kRunGrain || group > kRun16Max || group % kRunGrain != 0) {
+    std::fprintf(stderr, "bench_decode: --group %d: expected a multiple of %d up to %d\n", group,
+                 kRunGrain, kRun16Max);
+    return 2;
+  }
   const std::string dtype = o.text("--dtype", "bf16");
   const bool is_code = dtype.starts_with("w") || dtype == "fp8";
   const int32_t bits = dtype.starts_with("w4") ? 4 : 8, x_bits = dtype == "fp8"          ? 32
