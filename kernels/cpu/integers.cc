@@ -143,51 +143,52 @@ SPECD_INLINE I32x16 load_ints(const int32_t* p) {
 }
 SPECD_INLINE I32x16 set1_ints(int32_t a) { return set1_int(static_cast<uint32_t>(a)); }
 
+// use(r, p) for the rows and panels of a tile, unrolled.
+template <int kRows, int kPanels, typename Use>
+SPECD_INLINE void each_output(const Use& use) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) use(r, p);
+  }
+}
+
 // Starts the sums of a run at -zero * x_sum, so that they end as sums of q * (code - zero).
 template <int kRows, int kPanels>
 SPECD_INLINE void start_run(const TileArgs& a, int run, int bits, I32x16 (&first)[kRows][kPanels]) {
   const int32_t* const x_sum = a.x->sum + a.of_run + run;
   if (a.zero == nullptr) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+    each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
       // Every zero is 2^(bits - 1).
       const uint32_t offset = static_cast<uint32_t>(x_sum[r * a.run_stride]) << (bits - 1);
-      const I32x16 of_row = set1_int(0u - offset);
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) first[r][p] = of_row;
-    }
+      first[r][p] = p == 0 ? set1_int(0u - offset) : first[r][0];
+    });
     return;
   }
+  I32x16 of_column[kPanels];
   const uint8_t* const zero = a.zero + a.block.runs[run].group * kWidth;
 #pragma GCC unroll 4
   for (int p = 0; p < kPanels; ++p) {
-    const I32x16 of_column = sub(set1_ints(0), widen_bytes(zero + p * a.scale_step));
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      first[r][p] = multiply(of_column, set1_ints(x_sum[r * a.run_stride]));
-    }
+    of_column[p] = sub(set1_ints(0), widen_bytes(zero + p * a.scale_step));
   }
+  each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+    first[r][p] = multiply(of_column[p], set1_ints(x_sum[r * a.run_stride]));
+  });
 }
 
 // The end of a run: total = fma(float(exact sum), x_scale * scale, total).
 template <int kRows, int kPanels, typename SumOf>
-SPECD_INLINE void end_run(const TileArgs& a, int run, const SumOf& sum_of) {
+SPECD_INLINE void end_run(const TileArgs& a, int run, const SumOf& sum_of,
+                          F32x16 (&total)[kRows][kPanels]) {
   const float* const scales = a.scale + a.block.runs[run].group * kWidth;
   F32x16 scale[kPanels];
 #pragma GCC unroll 4
   for (int p = 0; p < kPanels; ++p) scale[p] = load(scales + p * a.scale_step);
   const float* const x_scale = a.x->scale + a.of_run + run;
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
+  each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
     const F32x16 scale_of_row = set1(x_scale[r * a.run_stride]);
-    float* const totals = a.totals + r * a.totals_stride;
-#pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) {
-      float* const total = totals + kWidth * p;
-      store(total,
-            fma(to_float(sum_of(r, p)), mul(scale_of_row, scale[p]), total_before(a, run, total)));
-    }
-  }
+    total[r][p] = fma(to_float(sum_of(r, p)), mul(scale_of_row, scale[p]), total[r][p]);
+  });
 }
 
 // Codes of kBits by x of kParts bytes.
@@ -195,7 +196,7 @@ template <int kBits, int kParts>
 struct Integers {
   using Sum = int32_t;
   static constexpr int kStepK = kBits == 8 ? 4 : 8;
-  static constexpr int kGroupPanels = 8;
+  static constexpr int kGroupPanels = 16;
   static constexpr int kBlock = kParts == 1 ? 512 : 256;
   static constexpr int kLead = kParts == 1 ? kBlock : 0;
   // With two parts no run is cut, so that both kinds of its sums stay in registers.
@@ -216,26 +217,33 @@ struct Integers {
     const size_t x_stride = a.x_stride, panel_bytes = a.panel_bytes;
 #pragma GCC unroll 2
     for (int q = 0; q < kParts; ++q) from[q] = a.x->part[q] + a.row * x_stride + a.block.k;
-    for (int run = 0; run < a.block.n_runs; ++run) {
-      // Those of the last part start at -zero * x_sum, those of the upper of two at 0.
+    const auto sum_at = [&](int r, int p) __attribute__((always_inline)) {
+      return sums + r * a.stride + kWidth * p;
+    };
+    const auto total_at = [&](int r, int p) __attribute__((always_inline)) {
+      return a.totals + r * a.totals_stride + kWidth * p;
+    };
+    // A matrix by x of one part has one run. Totals of more stay in registers during a block.
+    const int n_runs = kParts == 1 ? 1 : a.block.n_runs;
+    const bool starts = kParts == 2 || a.block.starts, ends = kParts == 2 || a.block.ends;
+    F32x16 total[kRows][kPanels];
+    each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+      total[r][p] = kParts == 2 && a.has_totals ? load(total_at(r, p)) : set1(0.0f);
+    });
+    for (int run = 0; run < n_runs; ++run) {
       I32x16 acc[kParts][kRows][kPanels];
-      if (kParts == 2 || a.block.starts) {
-        start_run<kRows, kPanels>(a, run, kBits, acc[kParts - 1]);
+      I32x16(&last)[kRows][kPanels] = acc[kParts - 1];
+      if (starts) {
         if constexpr (kParts == 2) {
-#pragma GCC unroll 8
-          for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-            for (int p = 0; p < kPanels; ++p) acc[0][r][p] = set1_ints(0);
-          }
+          each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+            acc[0][r][p] = set1_ints(0);
+          });
         }
+        start_run<kRows, kPanels>(a, run, kBits, last);
       } else {
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-          for (int p = 0; p < kPanels; ++p) {
-            acc[0][r][p] = load_ints(sums + r * a.stride + kWidth * p);
-          }
-        }
+        each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+          last[r][p] = load_ints(sum_at(r, p));
+        });
       }
       each_line<Integers, kPanels>(
           a, run, fetch, [&]() __attribute__((always_inline)) {
@@ -269,24 +277,27 @@ struct Integers {
             for (int q = 0; q < kParts; ++q) from[q] += kStepK;
             w += kLine;
           });
-      if (kParts == 2 || a.block.ends) {
+      if (ends) {
         end_run<kRows, kPanels>(
-            a, run, [&](int r, int p) __attribute__((always_inline)) {
+            a, run,
+            [&](int r, int p) __attribute__((always_inline)) {
               if constexpr (kParts == 1) {
-                return acc[0][r][p];
+                return last[r][p];
               } else {
-                return add(shift_left<8>(acc[0][r][p]), acc[1][r][p]);
+                return add(shift_left<8>(acc[0][r][p]), last[r][p]);
               }
-            });
+            },
+            total);
       } else {
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-          for (int p = 0; p < kPanels; ++p) {
-            store_int(sums + r * a.stride + kWidth * p, acc[0][r][p]);
-          }
-        }
+        each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+          store_int(sum_at(r, p), last[r][p]);
+        });
       }
+    }
+    if (ends) {
+      each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+        store(total_at(r, p), total[r][p]);
+      });
     }
   }
 };
