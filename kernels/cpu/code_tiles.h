@@ -83,8 +83,8 @@ struct TileArgs {
   const float* scale = nullptr;   // [n_groups][16] of the first panel; panels are scale_step apart
   const uint8_t* zero = nullptr;  // the same, or null
   size_t scale_step = 0;
-  size_t scale_ahead =
-      0;  // from a scale to that of the next tile, which is prefetched; 0 at the end of the matrix
+  // From a scale to that of the panels behind, which is prefetched; 0 at the end of the matrix.
+  size_t scale_ahead = 0;
   // Prefetched meanwhile: a piece for each panel, fetch_apart bytes from each other.
   const uint8_t* fetch = nullptr;
   size_t fetch_apart = 0, fetch_step = 0;
@@ -98,13 +98,8 @@ struct Ahead {
   size_t apart = 0;
 };
 
-// The total that the end of a block's run adds to.
-SPECD_INLINE F32x16 total_before(const TileArgs& a, int run, const float* total) {
-  return a.has_totals || run > 0 ? load(total) : set1(0.0f);
-}
-
 // Calls step() for each line that the panels of a tile have of a run of its block, and prefetches kStreams lines from
-// `fetch` for every kStreams lines read, and first the scales that the next tile has for the same run.
+// `fetch` for every kStreams lines read, and first the scales that the panels behind have for the same run.
 template <typename Form, int kPanels, typename Step>
 SPECD_INLINE void each_line(const TileArgs& a, int run, const uint8_t*& fetch, const Step& step) {
   constexpr int kRound = kStreams / kPanels;  // steps that read kStreams lines

@@ -52,6 +52,11 @@ SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
 }
 #endif
 
+// The total that the end of a block's run adds to.
+SPECD_INLINE F32x16 total_before(const TileArgs& a, int run, const float* total) {
+  return a.has_totals || run > 0 ? load(total) : set1(0.0f);
+}
+
 struct Float8 {
   using Sum = float;
   static constexpr int kStepK = kLineK;

@@ -223,7 +223,7 @@ struct Integers {
     const auto total_at = [&](int r, int p) __attribute__((always_inline)) {
       return a.totals + r * a.totals_stride + kWidth * p;
     };
-    // A matrix by x of one part has one run. Totals of more stay in registers during a block.
+    // With x of one part a matrix has one run. With several runs, totals stay in registers during a block.
     const int n_runs = kParts == 1 ? 1 : a.block.n_runs;
     const bool starts = kParts == 2 || a.block.starts, ends = kParts == 2 || a.block.ends;
     F32x16 total[kRows][kPanels];

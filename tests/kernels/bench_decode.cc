@@ -257,7 +257,8 @@ int main(int argc, char** argv) {
                             .out = out.data(),
                             .n_rows = n,
                             .k_segments = m.segments,
-                            .scratch = scratch.data()});
+                            .scratch = scratch.data(),
+                            .next = i + 1 < matrices.size() ? &matrices[i + 1].packed : nullptr});
         step_s[n].add(i, seconds() - start);
       }
     }
