@@ -5,7 +5,8 @@
 //   kStepK                   k of a line
 //   kGroupPanels             panels that all rows pass over before the next, a multiple of kStreams
 //   kBlock                   at most so many k are multiplied for all panels of a group before the next k
-//   kCuts                    whether runs are cut, in blocks at multiples of kBlock; otherwise none is longer than kBlock
+//   kCuts                    whether runs are cut, without a lead at multiples of kBlock; otherwise none is longer than
+//                            kBlock
 //   kLead                    if one tile holds all rows, panels are read from end to end with this many k prefetched
 //                            ahead; 0: in blocks all the same. Not 0 only where x of a row is contiguous and a matrix
 //                            has one run
