@@ -40,7 +40,7 @@ struct Panels {
   const uint8_t* codes;
   const float* scale;
   const uint8_t* zero;
-  size_t panel_bytes;
+  size_t n, panel_bytes;
 };
 SPECD_INLINE Panels panels_in(const PackedMatrix& m) {
   const CodeOrder& order = *m.order;
@@ -48,9 +48,10 @@ SPECD_INLINE Panels panels_in(const PackedMatrix& m) {
                          kPaddedColumns,
                groups = static_cast<size_t>(order.n_groups);
   Panels p;
+  p.n = columns / kWidth;
   p.panel_bytes = static_cast<size_t>(order.depth) * static_cast<size_t>(2 * order.bits);
   p.codes = static_cast<const uint8_t*>(m.data);
-  p.scale = reinterpret_cast<const float*>(p.codes + columns / kWidth * p.panel_bytes);
+  p.scale = reinterpret_cast<const float*>(p.codes + p.n * p.panel_bytes);
   p.zero = reinterpret_cast<const uint8_t*>(p.scale + columns * groups);
   return p;
 }
@@ -199,7 +200,6 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
   const uint8_t* const codes = m.codes + panel * m.panel_bytes;
   const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows;
   const int widest = Form::panels_of(rows / n_tiles);
-  const size_t n_panels = (n_out + kPaddedColumns - 1) / kPaddedColumns * kPaddedColumns / kWidth;
   TileArgs tile{.x = &x,
                 .x_stride = RoundedRows::stride(order),
                 .run_stride = n_runs,
@@ -246,7 +246,7 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
           tile.scale = m.scale + of_panel;
           tile.zero = order.has_zeros ? m.zero + of_panel : nullptr;
           tile.scale_ahead =
-              at + 2 * static_cast<size_t>(width) <= n_panels ? width * tile.scale_step : 0;
+              at + 2 * static_cast<size_t>(width) <= m.n ? width * tile.scale_step : 0;
           tile_of<Form>(tile_rows, fits)(tile);
           q += width;
         }
