@@ -3,16 +3,10 @@
 // The arithmetic is a Form, a struct in integers.cc or float8.cc:
 //   Sum                      of a run so far: int32_t or float
 //   kStepK                   k of a line
-//   kGroupPanels             panels that all rows pass over before the next, a multiple of kStreams
-//   kBlock                   at most so many k are multiplied for all panels of a group before the next k
-//   kCuts                    whether runs are cut, without a lead at multiples of kBlock; otherwise none is longer than
-//                            kBlock
-//   kLead                    if one tile holds all rows, panels are read from end to end with this many k prefetched
-//                            ahead; 0: in blocks all the same. Not 0 only where x of a row is contiguous and a matrix
-//                            has one run
+//   kCuts                    whether runs are cut, at multiples of kBlock; otherwise none is longer than kBlock
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
-//   tile<rows, panels>(TileArgs)
+//   tiles<rows, panels>(TileArgs)
 //
 // All panels of codes are followed by the scales, [panel][n_groups][16], and the zeros of the same shape.
 #pragma once
@@ -23,9 +17,13 @@
 
 namespace specd::kernels::SPECD_ISA {
 
-constexpr int kWidth = 16;      // columns of a panel
-constexpr int kLine = 64;       // bytes that 16 columns have in one step
-constexpr int kStreams = 4;     // lines that are prefetched at once; no tile has more panels
+constexpr int kWidth = 16;   // columns of a panel
+constexpr int kLine = 64;    // bytes that 16 columns have in one step
+constexpr int kStreams = 4;  // panels that all rows pass over before the next; no tile has more
+constexpr int kBlock = 128;  // the most k that all rows pass over before the next
+static_assert(kRun16Max <= kBlock && RoundedRows::kFloatBlock % kBlock == 0);
+// Bytes of a panel that are prefetched ahead. Not fewer than a block has, which would skip beginnings of panels.
+constexpr size_t kLead = 2048;
 constexpr int kChunkRows = 48;  // rows whose sums stay in the cache
 #ifdef __has_feature
 constexpr bool kIsUnderTsan = __has_feature(thread_sanitizer);
@@ -56,6 +54,12 @@ SPECD_INLINE Panels panels_in(const PackedMatrix& m) {
   return p;
 }
 
+// The place in each 8 of the packed order that the i-th of 8 words of x is from. A line has 4 bytes of a column, taken
+// as two words of 16 bits: words of x stand in pairs, as the codes that both words have at the same bits.
+constexpr int place_of_word(int bits, int i) {
+  return bits == 8 ? i / 4 * 4 + i % 2 * 2 + i % 4 / 2 : i % 2 * 2 + i / 2 % 2 * 4 + i / 4;
+}
+
 // Neighbors in the packed order: whole runs, or a part of one.
 struct Block {
   const Run* runs = nullptr;
@@ -64,12 +68,13 @@ struct Block {
   bool starts = true, ends = true;  // whether it has the beginnings of its runs, and their ends
 };
 
-// A tile: some rows by some panels by the k of a block.
+// Tiles that lie one below the other: each has some rows by some panels by the k of a block.
 struct TileArgs {
+  int tiles = 0;
   const RoundedRows* x = nullptr;
   size_t x_stride = 0;
   size_t row = 0;  // the first
-  // Where x->scale and x->sum have that row and the block's first run; rows are run_stride apart.
+  // Where x->scale and x->start have that row and the block's first run; rows are run_stride apart.
   size_t of_run = 0, run_stride = 0;
   Block block = {};
   const uint8_t* codes = nullptr;  // of the block's first k of the first panel
@@ -87,37 +92,71 @@ struct TileArgs {
   size_t scale_step = 0;
   // From a scale to that of the panels behind, which is prefetched; 0 at the end of the matrix.
   size_t scale_ahead = 0;
-  // Prefetched meanwhile: a piece for each panel, fetch_apart bytes from each other.
+  // Prefetched meanwhile: for each panel a piece as long as the block, by fetch_every tiles together. The pieces of two
+  // panels are fetch_apart bytes from each other.
   const uint8_t* fetch = nullptr;
   size_t fetch_apart = 0, fetch_step = 0;
+  int fetch_every = 1;
 };
 
-// What is prefetched during a block: for each of its panels a piece as long as the block. All pieces end within
-// `bytes`. The beginnings of two neighbors are `apart` bytes from each other; 0 = the pieces follow without a gap.
-struct Ahead {
-  const uint8_t* begin = nullptr;
-  size_t bytes = 0;
-  size_t apart = 0;
+// Panels that lie one behind the other and are read in groups of kStreams.
+struct Stretch {
+  const uint8_t* codes = nullptr;
+  size_t panels = 0, panel_bytes = 0;
 };
 
-// Calls step() for each line that the panels of a tile have of a run of its block, and prefetches kStreams lines from
-// `fetch` for every kStreams lines read, and first the scales that the panels behind have for the same run.
-template <typename Form, int kPanels, typename Step>
-SPECD_INLINE void each_line(const TileArgs& a, int run, const uint8_t*& fetch, const Step& step) {
-  constexpr int kRound = kStreams / kPanels;  // steps that read kStreams lines
-  if (a.block.ends) {
-    const float* const scale = a.scale + a.block.runs[run].group * kWidth + a.scale_ahead;
+// The rest of a stretch after `bytes` of the panels of each group; null and no panels behind its end.
+SPECD_INLINE Stretch behind(const Stretch& s, size_t bytes) {
+  const size_t passed = s.panels == 0 ? 0 : bytes / s.panel_bytes * kStreams;
+  if (passed >= s.panels) return {};
+  return {s.codes + passed * s.panel_bytes + bytes % s.panel_bytes, s.panels - passed,
+          s.panel_bytes};
+}
+
+// use(r, p) for the rows and panels of a tile, unrolled.
+template <int kRows, int kPanels, typename Use>
+SPECD_INLINE void each_output(const Use& use) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) prefetch_far(scale + p * a.scale_step);
+    for (int p = 0; p < kPanels; ++p) use(r, p);
   }
+}
+
+// Where tiles are with what they prefetch.
+struct Fetch {
+  const uint8_t* at;
+  int rounds_left;  // until the next lines
+};
+
+// Prefetches kStreams lines in every fetch_every-th round, so that all tiles have a share.
+template <int kPanels>
+SPECD_INLINE void fetch_in_round(const TileArgs& a, Fetch& fetch) {
+  if (--fetch.rounds_left > 0) return;
+  fetch.rounds_left = a.fetch_every;
+#pragma GCC unroll 4
+  for (int i = 0; i < kStreams; ++i) {
+    prefetch_near(fetch.at + i % kPanels * a.fetch_apart + i / kPanels * kLine);
+  }
+  fetch.at += a.fetch_step;
+}
+
+// Prefetches the scales that the panels behind have for a run.
+template <int kPanels>
+SPECD_INLINE void fetch_scales(const TileArgs& a, const Run& run) {
+  const float* const scale = a.scale + run.group * kWidth + a.scale_ahead;
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) prefetch_near(scale + p * a.scale_step);
+}
+
+// Calls step() for each line that the panels of a tile have of a run of its block. A round reads kStreams lines.
+template <typename Form, int kPanels, typename Step>
+SPECD_INLINE void each_line(const TileArgs& a, int run, Fetch& fetch, const Step& step) {
+  constexpr int kRound = kStreams / kPanels;
   const int n = a.block.n_runs == 1 ? a.block.n : a.block.runs[run].n, steps = n / Form::kStepK;
   int s = 0;
   for (; s + kRound <= steps; s += kRound) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kStreams; ++i) {
-      prefetch_far(fetch + i % kPanels * a.fetch_apart + i / kPanels * kLine);
-    }
-    fetch += a.fetch_step;
+    fetch_in_round<kPanels>(a, fetch);
 #pragma GCC unroll 4
     for (int i = 0; i < kRound; ++i) step();
   }
@@ -126,14 +165,14 @@ SPECD_INLINE void each_line(const TileArgs& a, int run, const uint8_t*& fetch, c
 
 using TileFn = void (*)(const TileArgs&);
 
-// The tile of `rows` rows by one panel or, if `wide`, by panels_of(rows).
+// Tiles of `rows` rows by one panel or, if `wide`, by panels_of(rows).
 template <typename Form>
-static TileFn tile_of(int rows, bool wide) {
-#define SPECD_TILE(n)                                                                       \
-  case n:                                                                                   \
-    if constexpr ((n) <= Form::kTileRows) {                                                 \
-      return wide ? Form::template tile<n, Form::panels_of(n)> : Form::template tile<n, 1>; \
-    }                                                                                       \
+static TileFn tiles_of(int rows, bool wide) {
+#define SPECD_TILE(n)                                                                         \
+  case n:                                                                                     \
+    if constexpr ((n) <= Form::kTileRows) {                                                   \
+      return wide ? Form::template tiles<n, Form::panels_of(n)> : Form::template tiles<n, 1>; \
+    }                                                                                         \
     break
   switch (rows) {
     SPECD_TILE(1);
@@ -159,31 +198,28 @@ SPECD_INLINE size_t bytes_of_k(int n) {
 
 // The block that begins at k, which is in `run`: as many whole runs as there is room for, or a part of one.
 template <typename Form>
-SPECD_INLINE Block block_at(const CodeOrder& order, const Run* run, int k, int lead) {
-  const int left = order.depth - k;
-  int room = Form::kCuts ? Form::kBlock - k % Form::kBlock : Form::kBlock;
-  if (lead != 0) room = left > lead ? left - lead : left;
+SPECD_INLINE Block block_at(const Run* end, const Run* run, int k) {
+  const int room = Form::kCuts ? kBlock - k % kBlock : kBlock;
   const int of_first = run->begin + run->n - k;
   Block b{.runs = run, .n_runs = 1, .k = k};
   b.n = of_first < room ? of_first : room;
   b.starts = k == run->begin;
   b.ends = b.n == of_first;
   if (!b.starts || !b.ends) return b;
-  for (const Run* const end = order.runs + order.n_runs; ++run < end && b.n + run->n <= room;) {
+  while (++run < end && b.n + run->n <= room) {
     b.n += run->n;
     ++b.n_runs;
   }
   return b;
 }
 
-// Rows [row, row + rows) by `panels` panels starting at `panel`. `after` is what this thread reads next. `lead` is not
-// 0 only if one tile holds all rows: then the panels are those of a tile, read from end to end, with `lead` k
-// prefetched ahead.
+// Rows [row, row + rows) by the first group of `here`, which is `panels` panels from `panel` on. This thread reads the rest
+// of `here` next, then `after`.
 template <typename Form>
 static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int row, int rows,
-                           int lead, const Ahead& after) {
-  alignas(64) typename Form::Sum sums[kChunkRows * Form::kGroupPanels * kWidth];
-  alignas(64) float own_totals[kChunkRows * Form::kGroupPanels * kWidth];
+                           const Stretch& here, const Stretch& after) {
+  alignas(64) typename Form::Sum sums[kChunkRows * kStreams * kWidth];
+  alignas(64) float own_totals[kChunkRows * kStreams * kWidth];
   const CodeOrder& order = *a.weights.order;
   const RoundedRows x(order, a.n_rows, a.scratch);
   const Panels m = panels_in(a.weights);
@@ -197,62 +233,54 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
   // Totals of a single run are written once, straight to `out`; not under TSan, which does not see a tile's writes.
   const bool in_place = !kIsUnderTsan && n_runs == 1 && columns == stride;
   float* const totals = in_place ? out : own_totals;
-  const uint8_t* const codes = m.codes + panel * m.panel_bytes;
+  const uint8_t* const codes = here.codes;
+  const size_t bytes_here = (here.panels + kStreams - 1) / kStreams * here.panel_bytes;
   const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows;
-  const int widest = Form::panels_of(rows / n_tiles);
   TileArgs tile{.x = &x,
                 .x_stride = RoundedRows::stride(order),
                 .run_stride = n_runs,
                 .panel_bytes = m.panel_bytes,
                 .stride = stride,
                 .totals_stride = in_place ? n_out : stride,
-                .scale_step = groups * kWidth};
+                .scale_step = groups * kWidth,
+                .fetch_every = n_tiles};
   const Run* run = order.runs;
   for (int k = 0; k < order.depth; k += tile.block.n) {
-    const Block block = block_at<Form>(order, run, k, lead);
+    const Block block = block_at<Form>(order.runs + order.n_runs, run, k);
     const size_t first_run = static_cast<size_t>(run - order.runs);
     run += block.ends ? block.n_runs : 0;
     tile.block = block;
     tile.has_totals = first_run > 0;
     const int n = block.n;
-    const Ahead ahead = k + n < order.depth
-                            ? Ahead{codes + bytes_of_k<Form>(k + (lead == 0 ? n : lead)),
-                                    panels * m.panel_bytes, m.panel_bytes}
-                            : after;
-    const size_t apart = ahead.apart == 0 ? bytes_of_k<Form>(n) : ahead.apart;
-    for (int p = 0; p < panels;) {
-      const bool wide = panels - p >= widest;
-      const int across = wide ? widest : 1;
-      int first = 0;
-      for (int t = 0; t < n_tiles; ++t) {
-        const int last = rows * (t + 1) / n_tiles, tile_rows = last - first;
-        tile.row = static_cast<size_t>(row + first);
-        tile.of_run = tile.row * n_runs + first_run;
-        for (int q = p; q < p + across;) {
-          // Other tiles of these rows may be narrower.
-          const bool fits = p + across - q >= Form::panels_of(tile_rows);
-          const int width = fits ? Form::panels_of(tile_rows) : 1;
-          tile.fetch = codes;  // nothing to fetch: the same lines again
-          tile.fetch_apart = tile.fetch_step = 0;
-          if ((q + width) * apart <= ahead.bytes) {
-            tile.fetch = ahead.begin + q * apart + bytes_of_k<Form>(n) * first / rows;
-            tile.fetch_apart = apart;
-            tile.fetch_step = static_cast<size_t>(kStreams / width * kLine * tile_rows / rows);
-          }
-          const size_t at = static_cast<size_t>(panel + q), of_panel = at * tile.scale_step;
-          tile.codes = codes + q * m.panel_bytes + bytes_of_k<Form>(k);
-          tile.sums = sums + first * stride + q * kWidth;
-          tile.totals = totals + first * tile.totals_stride + q * kWidth;
-          tile.scale = m.scale + of_panel;
-          tile.zero = order.has_zeros ? m.zero + of_panel : nullptr;
-          tile.scale_ahead =
-              at + 2 * static_cast<size_t>(width) <= m.n ? width * tile.scale_step : 0;
-          tile_of<Form>(tile_rows, fits)(tile);
-          q += width;
+    const size_t bytes = bytes_of_k<Form>(n), lead = bytes_of_k<Form>(k) + kLead;
+    const Stretch ahead = lead < bytes_here ? behind(here, lead) : behind(after, lead - bytes_here);
+    int first = 0;
+    for (int t = 0; t < n_tiles; t += tile.tiles) {
+      // Tiles of one row more come first.
+      const int more = rows % n_tiles, tile_rows = rows / n_tiles + (t < more ? 1 : 0);
+      tile.tiles = t < more ? more : n_tiles - t;
+      tile.row = static_cast<size_t>(row + first);
+      tile.of_run = tile.row * n_runs + first_run;
+      for (int q = 0, width; q < panels; q += width) {
+        const bool fits = panels - q >= Form::panels_of(tile_rows);
+        width = fits ? Form::panels_of(tile_rows) : 1;
+        tile.fetch = codes;  // nothing to fetch: the same lines again
+        tile.fetch_apart = tile.fetch_step = 0;
+        if (static_cast<size_t>(q + width) <= ahead.panels) {
+          tile.fetch = ahead.codes + q * ahead.panel_bytes + bytes / kLine * t / n_tiles * kLine;
+          tile.fetch_apart = ahead.panel_bytes;
+          tile.fetch_step = static_cast<size_t>(kStreams / width * kLine);
         }
-        first = last;
+        const size_t at = static_cast<size_t>(panel + q), of_panel = at * tile.scale_step;
+        tile.codes = codes + q * m.panel_bytes + bytes_of_k<Form>(k);
+        tile.sums = sums + first * stride + q * kWidth;
+        tile.totals = totals + first * tile.totals_stride + q * kWidth;
+        tile.scale = m.scale + of_panel;
+        tile.zero = order.has_zeros ? m.zero + of_panel : nullptr;
+        tile.scale_ahead = at + 2 * static_cast<size_t>(width) <= m.n ? width * tile.scale_step : 0;
+        tiles_of<Form>(tile_rows, fits)(tile);
       }
-      p += across;
+      first += tile.tiles * tile_rows;
     }
   }
   if (in_place) return;
@@ -266,59 +294,31 @@ SPECD_INLINE Share panels_of_part(const PackedMatrix& m, int part, int parts) {
   return share_of((static_cast<int64_t>(m.n_out) + kWidth - 1) / kWidth, part, parts);
 }
 
-// Panels of the next group where `left` of a part are left. Groups of about the same size: the last one is long
-// enough to fetch the beginning of the next matrix.
-template <typename Form>
-SPECD_INLINE int64_t panels_of_group(int64_t left) {
-  static_assert(Form::kGroupPanels % kStreams == 0);
-  const int64_t groups = (left + Form::kGroupPanels - 1) / Form::kGroupPanels,
-                even = (left + groups - 1) / groups,
-                whole = (even + kStreams - 1) / kStreams * kStreams;
-  return left < whole ? left : whole;
-}
-
-// The codes that a part of the next matmul reads first, if they are of the same kind.
-template <typename Form>
-static Ahead beginning_of(const MatmulArgs& a, int part, int parts) {
-  if (a.next == nullptr || a.next->order == nullptr) return {};
-  const CodeOrder &now = *a.weights.order, &order = *a.next->order;
-  const Share share = panels_of_part(*a.next, part, parts);
-  const int64_t n = share.end - share.begin;
-  if (order.bits != now.bits || order.x_bits != now.x_bits || n == 0) return {};
-  const Panels m = panels_in(*a.next);
-  const uint8_t* const codes = m.codes + share.begin * m.panel_bytes;
-  // The first block has whole panels, which lie one behind the other, or the beginnings of some.
-  if (order.depth <= Form::kBlock) return {codes, n * m.panel_bytes, 0};
-  return {codes, panels_of_group<Form>(n) * m.panel_bytes, m.panel_bytes};
+// The codes of a part of a matrix.
+SPECD_INLINE Stretch stretch_of(const PackedMatrix& m, const Share& share) {
+  const Panels p = panels_in(m);
+  return {p.codes + share.begin * p.panel_bytes, static_cast<size_t>(share.end - share.begin),
+          p.panel_bytes};
 }
 
 template <typename Form>
 static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
-  const Panels m = panels_in(a.weights);
   const Share share = panels_of_part(a.weights, part, parts);
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
-  static_assert(Form::kLead == 0 || Form::kLead == Form::kBlock, "as beginning_of() has it");
-  static_assert(Form::kCuts || kRun16Max <= Form::kBlock);
-  const int lead = a.n_rows <= Form::kTileRows ? Form::kLead : 0;
+  Stretch next;
+  if (a.next != nullptr && a.next->order != nullptr) {
+    next = stretch_of(*a.next, panels_of_part(*a.next, part, parts));
+  }
   for (int64_t panel = share.begin, panels; panel < share.end; panel += panels) {
-    const int64_t left = share.end - panel;
-    if (lead == 0) {
-      panels = panels_of_group<Form>(left);
-    } else {
-      const int64_t of_tile = Form::panels_of(a.n_rows), over = left % of_tile;
-      panels = over == 0 ? of_tile : over;  // a narrow group comes first
-    }
-    const uint8_t* const codes = m.codes + panel * m.panel_bytes;
-    const size_t bytes = panels * m.panel_bytes;
-    const Ahead again{codes, bytes, m.panel_bytes};
-    const Ahead next = panels < left
-                           ? Ahead{codes + bytes, (left - panels) * m.panel_bytes, m.panel_bytes}
-                           : beginning_of<Form>(a, part, parts);
+    panels = share.end - panel < kStreams ? share.end - panel : kStreams;
+    const Stretch group = stretch_of(a.weights, {panel, panel + panels}),
+                  rest = stretch_of(a.weights, {panel, share.end});
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
       const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
       const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
-      block_of_codes<Form>(a, panel, static_cast<int>(panels), first, last - first, lead,
-                           chunk + 1 < n_chunks ? again : next);
+      const bool again = chunk + 1 < n_chunks;
+      block_of_codes<Form>(a, panel, static_cast<int>(panels), first, last - first,
+                           again ? group : rest, again ? group : next);
     }
   }
 }

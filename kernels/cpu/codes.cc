@@ -34,11 +34,9 @@ SPECD_INLINE uint32_t largest_magnitude(const float* value, int n) {
   return largest;
 }
 
-// Rounds values to 8 bits in `upper`, or to 16 whose lower 8 go to `lower`; returns their sum. They are multiplied by
-// `by`, or divided by it if kIsFixed.
-template <int kBits, bool kIsFixed>
-SPECD_INLINE int32_t round_values(const float* value, int n, float by, int8_t* __restrict upper,
-                                  int8_t* __restrict lower) {
+// Rounds values; returns their sum. They are multiplied by `by`, or divided by it if kIsFixed.
+template <bool kIsFixed, typename Integer>
+SPECD_INLINE int32_t round_values(const float* value, int n, float by, Integer* __restrict to) {
   int32_t sum = 0;
   for (int i = 0; i < n; ++i) {
     float scaled = kIsFixed ? value[i] / by : value[i] * by;
@@ -49,15 +47,17 @@ SPECD_INLINE int32_t round_values(const float* value, int n, float by, int8_t* _
     // Adding and subtracting 1.5 * 2^23 rounds to nearest even; its lower bits are the integer.
     const int32_t q = static_cast<int32_t>(bits_of(scaled + 0x1.8p23f) - bits_of(0x1.8p23f));
     sum += q;
-    if constexpr (kBits == 8) {
-      upper[i] = static_cast<int8_t>(q);
-    } else {
-      const int8_t rest = static_cast<int8_t>(static_cast<uint8_t>(q));
-      upper[i] = static_cast<int8_t>((q - rest) >> 8);
-      lower[i] = rest;
-    }
+    to[i] = static_cast<Integer>(q);
   }
   return sum;
+}
+
+template <int kBits>
+SPECD_INLINE void put_in_pairs(const int16_t* __restrict word, int n, int16_t* __restrict to) {
+  for (int k = 0; k < n; k += kRunGrain) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRunGrain; ++i) to[k + i] = word[k + place_of_word(kBits, i)];
+  }
 }
 
 // use(k, values, n) for the k of a run from its first, a chunk at a time.
@@ -71,11 +71,11 @@ SPECD_INLINE void each_chunk(const CodeOrder& order, bool is_ordered, const Run&
   }
 }
 
-template <int kBits>
+template <int kXBits>
 void round_row(const CodeOrder& order, bool is_ordered, const float* x, const RoundedRows& to,
                size_t row) {
-  constexpr float kLimit = kBits == 8 ? 127.0f : 127.0f * 256.0f;
-  const bool is_fixed = kBits == 8 && order.x_scale > 0;
+  constexpr float kLimit = kXBits == 8 ? 127.0f : 127.0f * 256.0f;
+  const bool is_fixed = kXBits == 8 && order.x_scale > 0;
   for (int i = 0; i < order.n_runs; ++i) {
     const Run run = order.runs[i];
     uint32_t largest = 0;
@@ -87,29 +87,32 @@ void round_row(const CodeOrder& order, bool is_ordered, const float* x, const Ro
         });
     const float m = from_bits(largest);
     const bool is_finite = largest < 0x7f800000u, is_zero = !is_fixed && m < 0x1p-100f;
-    const size_t first = row * RoundedRows::stride(order) + static_cast<size_t>(run.begin);
+    int8_t* const integers = to.integers + row * RoundedRows::stride(order) +
+                             static_cast<size_t>(run.begin) * (kXBits / 8);
     int32_t sum = 0;
     if (!is_finite || is_zero) {
-      for (int p = 0; p < kBits / 8; ++p) {
-        for (int k = 0; k < run.n; ++k) to.part[p][first + k] = 0;
-      }
+      __builtin_memset(integers, 0, static_cast<size_t>(run.n) * (kXBits / 8));
     } else {
       each_chunk(
           order, is_ordered, run,
           x, [&](int k, const float* value, int n) __attribute__((always_inline)) {
-            int8_t* const upper = to.part[0] + first + k;
-            int8_t* const lower = kBits == 8 ? nullptr : to.part[1] + first + k;
-            if (is_fixed) {
-              sum += round_values<kBits, true>(value, n, order.x_scale, upper, lower);
+            if constexpr (kXBits == 16) {
+              int16_t word[kRun16Max], *const ordered = reinterpret_cast<int16_t*>(integers) + k;
+              sum += round_values<false>(value, n, kLimit / m, word);
+              order.bits == 8 ? put_in_pairs<8>(word, n, ordered)
+                              : put_in_pairs<4>(word, n, ordered);
+            } else if (is_fixed) {
+              sum += round_values<true>(value, n, order.x_scale, integers + k);
             } else {
-              sum += round_values<kBits, false>(value, n, kLimit / m, upper, lower);
+              sum += round_values<false>(value, n, kLimit / m, integers + k);
             }
           });
     }
     const size_t of_run = row * static_cast<size_t>(order.n_runs) + static_cast<size_t>(i);
     const float own = is_zero ? 0.0f : is_fixed ? order.x_scale : m / kLimit;
     to.scale[of_run] = is_finite ? own : from_bits(0x7fc00000u);
-    to.sum[of_run] = sum;
+    const uint32_t zero = order.has_zeros ? 1u : 1u << (order.bits - 1);
+    to.start[of_run] = static_cast<int32_t>(0u - zero * static_cast<uint32_t>(sum));
   }
 }
 

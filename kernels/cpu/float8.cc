@@ -52,18 +52,10 @@ SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
 }
 #endif
 
-// The total that the end of a block's run adds to.
-SPECD_INLINE F32x16 total_before(const TileArgs& a, int run, const float* total) {
-  return a.has_totals || run > 0 ? load(total) : set1(0.0f);
-}
-
 struct Float8 {
   using Sum = float;
   static constexpr int kStepK = kLineK;
-  static constexpr int kGroupPanels = 4;
-  static constexpr int kBlock = RoundedRows::kFloatBlock;
   static constexpr bool kCuts = true;
-  static constexpr int kLead = 0;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
   static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 4;
   static constexpr int panels_of(int rows) {
@@ -72,54 +64,53 @@ struct Float8 {
 
   // TSan does not instrument a tile, as in matmul.cc.
   template <int kRows, int kPanels>
-  __attribute__((noinline, no_sanitize("thread"))) static void tile(const TileArgs& a) {
-    const float* x = a.x->value_at(a.row, static_cast<size_t>(a.block.k));
-    const uint8_t* w = a.codes;
-    const uint8_t* fetch = a.fetch;
+  __attribute__((noinline, no_sanitize("thread"))) static void tiles(const TileArgs& a) {
+    const float* of_tile = a.x->value_at(a.row, static_cast<size_t>(a.block.k));
     const size_t panel_bytes = a.panel_bytes;
-    float* const sums = static_cast<float*>(a.sums);
-    for (int run = 0; run < a.block.n_runs; ++run) {
-      F32x16 acc[kRows][kPanels];
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
+    float *sums = static_cast<float*>(a.sums), *totals = a.totals;
+    Fetch fetch{a.fetch, 1};
+    for (int t = 0; t < a.tiles; ++t) {
+      const float* x = of_tile;
+      const uint8_t* w = a.codes;
+      for (int i = 0; i < a.block.n_runs; ++i) {
+        const Run& run = a.block.runs[i];
+        F32x16 sum[kRows][kPanels];
+        each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+          sum[r][p] = a.block.starts ? set1(0.0f) : load(sums + r * a.stride + kWidth * p);
+        });
+        each_line<Float8, kPanels>(
+            a, i, fetch, [&]() __attribute__((always_inline)) {
+              F32x16 weights[kPanels][kLineK];
 #pragma GCC unroll 4
-        for (int p = 0; p < kPanels; ++p) {
-          acc[r][p] = a.block.starts ? set1(0.0f) : load(sums + r * a.stride + kWidth * p);
-        }
-      }
-      each_line<Float8, kPanels>(
-          a, run, fetch, [&]() __attribute__((always_inline)) {
-            F32x16 weights[kPanels][kLineK];
+              for (int p = 0; p < kPanels; ++p) widen_line(w + p * panel_bytes, weights[p]);
 #pragma GCC unroll 4
-            for (int p = 0; p < kPanels; ++p) widen_line(w + p * panel_bytes, weights[p]);
-#pragma GCC unroll 4
-            for (int k = 0; k < kLineK; ++k) {
-#pragma GCC unroll 8
-              for (int r = 0; r < kRows; ++r) {
-                const F32x16 factor = set1(x[r * RoundedRows::kFloatStride + k]);
-#pragma GCC unroll 4
-                for (int p = 0; p < kPanels; ++p) {
-                  acc[r][p] = fma(factor, weights[p][k], acc[r][p]);
-                }
+              for (int k = 0; k < kLineK; ++k) {
+                each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+                  sum[r][p] =
+                      fma(set1(x[r * RoundedRows::kFloatStride + k]), weights[p][k], sum[r][p]);
+                });
               }
-            }
-            x += kLineK;
-            w += kLine;
+              x += kLineK;
+              w += kLine;
+            });
+        if (a.block.ends) {
+          if (t == 0) fetch_scales<kPanels>(a, run);
+          const float* const scale = a.scale + run.group * kWidth;
+          const bool is_first = !a.has_totals && i == 0;
+          each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+            float* const total = totals + r * a.totals_stride + kWidth * p;
+            store(total, fma(sum[r][p], load(scale + p * a.scale_step),
+                             is_first ? set1(0.0f) : load(total)));
           });
-      const float* const scale = a.scale + a.block.runs[run].group * kWidth;
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-        for (int p = 0; p < kPanels; ++p) {
-          if (a.block.ends) {
-            float* const total = a.totals + r * a.totals_stride + kWidth * p;
-            store(total,
-                  fma(acc[r][p], load(scale + p * a.scale_step), total_before(a, run, total)));
-          } else {
-            store(sums + r * a.stride + kWidth * p, acc[r][p]);
-          }
+        } else {
+          each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+            store(sums + r * a.stride + kWidth * p, sum[r][p]);
+          });
         }
       }
+      of_tile += kRows * RoundedRows::kFloatStride;
+      sums += kRows * a.stride;
+      totals += kRows * a.totals_stride;
     }
   }
 };

@@ -65,14 +65,16 @@ struct MatmulArgs {
 
 // Where a matmul of codes on the CPU keeps x in its scratch: in the packed order, and rounded with x_bits 8 and 16.
 struct RoundedRows {
-  // Bytes of a row of 8 bits: an odd number of lines, so that rows use different sets of a cache.
+  // Bytes of a row of integers: an odd number of lines, so that rows use different sets of a cache.
   __attribute__((always_inline)) static size_t stride(const CodeOrder& order) {
-    return ((static_cast<size_t>(order.depth) + 63) / 64 | 1) * 64;
+    const size_t bytes = static_cast<size_t>(order.depth) * static_cast<size_t>(order.x_bits / 8);
+    return ((bytes + 63) / 64 | 1) * 64;
   }
-  // Integers: 8 bits a row, or the upper and the lower 8 of 16.
-  int8_t* part[2] = {nullptr, nullptr};  // [n_rows][stride]
-  float* scale = nullptr;                // [n_rows, n_runs]
-  int32_t* sum = nullptr;                // [n_rows, n_runs], of q
+  // [n_rows][stride]: int8_t in the packed order, or int16_t in that order but for each 8 (kernels/cpu/code_tiles.h).
+  int8_t* integers = nullptr;
+  float* scale = nullptr;  // [n_rows, n_runs]
+  // [n_rows, n_runs]: minus the sum of q, times the zero unless the matrix has its own.
+  int32_t* start = nullptr;
   // Floats: [blocks][n_rows][kFloatStride], each with kFloatBlock k. So the distance of two rows is a
   // constant, and not a power of two.
   static constexpr size_t kFloatBlock = 512, kFloatStride = kFloatBlock + 16;
@@ -88,21 +90,17 @@ struct RoundedRows {
       value = static_cast<float*>(scratch);
       return;
     }
-    char* next = static_cast<char*>(scratch);
-    for (int32_t i = 0; i < order.x_bits / 8; ++i, next += rows * stride(order)) {
-      part[i] = reinterpret_cast<int8_t*>(next);
-    }
-    scale = reinterpret_cast<float*>(next);
-    sum = reinterpret_cast<int32_t*>(scale + rows * static_cast<size_t>(order.n_runs));
+    integers = static_cast<int8_t*>(scratch);
+    scale = reinterpret_cast<float*>(integers + rows * stride(order));
+    start = reinterpret_cast<int32_t*>(scale + rows * static_cast<size_t>(order.n_runs));
   }
   __attribute__((always_inline)) static size_t bytes(const CodeOrder& order, int32_t n_rows) {
     const size_t depth = static_cast<size_t>(order.depth),
                  of_row =
                      order.x_bits == 32
                          ? (depth + kFloatBlock - 1) / kFloatBlock * kFloatStride * sizeof(float)
-                         : stride(order) * static_cast<size_t>(order.x_bits / 8) +
-                               static_cast<size_t>(order.n_runs) *
-                                   (sizeof(float) + sizeof(int32_t));
+                         : stride(order) + static_cast<size_t>(order.n_runs) *
+                                               (sizeof(float) + sizeof(int32_t));
     return static_cast<size_t>(n_rows) * of_row;
   }
 };
