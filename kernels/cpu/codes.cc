@@ -35,29 +35,25 @@ SPECD_INLINE uint32_t largest_magnitude(const float* value, int n) {
 }
 
 // Rounds values; returns their sum. They are multiplied by `by`, or divided by it if kIsFixed.
-template <bool kIsFixed, typename Integer>
+template <bool kIsFixed, int kBits, typename Integer>
 SPECD_INLINE int32_t round_values(const float* value, int n, float by, Integer* __restrict to) {
   int32_t sum = 0;
-  for (int i = 0; i < n; ++i) {
-    float scaled = kIsFixed ? value[i] / by : value[i] * by;
-    if constexpr (kIsFixed) {
-      scaled = scaled > -128.0f ? scaled : -128.0f;
-      scaled = scaled < 127.0f ? scaled : 127.0f;
-    }
-    // Adding and subtracting 1.5 * 2^23 rounds to nearest even; its lower bits are the integer.
-    const int32_t q = static_cast<int32_t>(bits_of(scaled + 0x1.8p23f) - bits_of(0x1.8p23f));
-    sum += q;
-    to[i] = static_cast<Integer>(q);
-  }
-  return sum;
-}
-
-template <int kBits>
-SPECD_INLINE void put_in_pairs(const int16_t* __restrict word, int n, int16_t* __restrict to) {
   for (int k = 0; k < n; k += kRunGrain) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kRunGrain; ++i) to[k + i] = word[k + place_of_word(kBits, i)];
+    for (int i = 0; i < kRunGrain; ++i) {
+      const float v = value[k + (sizeof(Integer) == 1 ? i : place_of_word(kBits, i))];
+      float scaled = kIsFixed ? v / by : v * by;
+      if constexpr (kIsFixed) {
+        scaled = scaled > -128.0f ? scaled : -128.0f;
+        scaled = scaled < 127.0f ? scaled : 127.0f;
+      }
+      // Adding and subtracting 1.5 * 2^23 rounds to nearest even; its lower bits are the integer.
+      const int32_t q = static_cast<int32_t>(bits_of(scaled + 0x1.8p23f) - bits_of(0x1.8p23f));
+      sum += q;
+      to[k + i] = static_cast<Integer>(q);
+    }
   }
+  return sum;
 }
 
 // use(k, values, n) for the k of a run from its first, a chunk at a time.
@@ -97,14 +93,13 @@ void round_row(const CodeOrder& order, bool is_ordered, const float* x, const Ro
           order, is_ordered, run,
           x, [&](int k, const float* value, int n) __attribute__((always_inline)) {
             if constexpr (kXBits == 16) {
-              int16_t word[kRun16Max], *const ordered = reinterpret_cast<int16_t*>(integers) + k;
-              sum += round_values<false>(value, n, kLimit / m, word);
-              order.bits == 8 ? put_in_pairs<8>(word, n, ordered)
-                              : put_in_pairs<4>(word, n, ordered);
+              int16_t* const to16 = reinterpret_cast<int16_t*>(integers) + k;
+              sum += order.bits == 8 ? round_values<false, 8>(value, n, kLimit / m, to16)
+                                     : round_values<false, 4>(value, n, kLimit / m, to16);
             } else if (is_fixed) {
-              sum += round_values<true>(value, n, order.x_scale, integers + k);
+              sum += round_values<true, 8>(value, n, order.x_scale, integers + k);
             } else {
-              sum += round_values<false>(value, n, kLimit / m, integers + k);
+              sum += round_values<false, 8>(value, n, kLimit / m, integers + k);
             }
           });
     }

@@ -82,9 +82,10 @@ SPECD_INLINE Factors load_line(const uint8_t* p) {
 }
 template <int kShift, int kMask>
 SPECD_INLINE Factors bits_of_words(const Factors& b) {
+  const Factors shifted = {_mm256_srli_epi16(b.lo, kShift), _mm256_srli_epi16(b.hi, kShift)};
+  if constexpr (0xffff >> kShift == kMask) return shifted;
   const __m256i mask = _mm256_set1_epi16(kMask);
-  return {_mm256_and_si256(_mm256_srli_epi16(b.lo, kShift), mask),
-          _mm256_and_si256(_mm256_srli_epi16(b.hi, kShift), mask)};
+  return {_mm256_and_si256(shifted.lo, mask), _mm256_and_si256(shifted.hi, mask)};
 }
 template <int kXBits>
 SPECD_INLINE I32x16 add_products(const I32x16& sum, const Factors& codes, const int8_t* x) {
@@ -124,7 +125,9 @@ struct Factors {
 SPECD_INLINE Factors load_line(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 template <int kShift, int kMask>
 SPECD_INLINE Factors bits_of_words(const Factors& b) {
-  return {_mm512_and_si512(_mm512_srli_epi16(b.v, kShift), _mm512_set1_epi16(kMask))};
+  const __m512i shifted = _mm512_srli_epi16(b.v, kShift);
+  if constexpr (0xffff >> kShift == kMask) return {shifted};
+  return {_mm512_and_si512(shifted, _mm512_set1_epi16(kMask))};
 }
 template <int kXBits>
 SPECD_INLINE I32x16 add_products(const I32x16& sum, const Factors& codes, const int8_t* x) {
@@ -194,7 +197,7 @@ SPECD_INLINE void end_run(const TileArgs& a, size_t of_run, const Run& run, bool
 }
 
 // Codes of kBits by x of kXBits. A line has kParts times the factors of one instruction: bytes, or with x of 16 bits
-// words. Words have the k of a column in the order that RoundedRows has.
+// words, for which x is in the order of place_of_word().
 template <int kBits, int kXBits>
 struct Integers {
   using Sum = int32_t;
