@@ -22,8 +22,10 @@ constexpr int kLine = 64;    // bytes that 16 columns have in one step
 constexpr int kStreams = 4;  // panels that all rows pass over before the next; no tile has more
 constexpr int kBlock = 128;  // the most k that all rows pass over before the next
 static_assert(kRun16Max <= kBlock && RoundedRows::kFloatBlock % kBlock == 0);
-// Bytes of a panel that are prefetched ahead. Not fewer than a block has, which would skip beginnings of panels.
+// Bytes of a panel that are prefetched ahead. What is prefetched during a block is as long as the block, so where a panel
+// is not a number of whole blocks, up to a block at the beginning of the next panels is not prefetched.
 constexpr size_t kLead = 2048;
+static_assert(kBlock * kWidth <= kLead);
 constexpr int kChunkRows = 48;  // rows whose sums stay in the cache
 #ifdef __has_feature
 constexpr bool kIsUnderTsan = __has_feature(thread_sanitizer);
@@ -54,8 +56,8 @@ SPECD_INLINE Panels panels_in(const PackedMatrix& m) {
   return p;
 }
 
-// The place in each 8 of the packed order that the i-th of 8 words of x is from. A line has 4 bytes of a column, taken
-// as two words of 16 bits: words of x stand in pairs, as the codes that both words have at the same bits.
+// Word i of each 8 words of x is from this place of the packed order. A line has 4 bytes of a column, multiplied as two
+// words of 16 bits; so two neighbors of x go with the codes that are at the same bits of both words.
 constexpr int place_of_word(int bits, int i) {
   return bits == 8 ? i / 4 * 4 + i % 2 * 2 + i % 4 / 2 : i % 2 * 2 + i / 2 % 2 * 4 + i / 4;
 }
@@ -213,8 +215,8 @@ SPECD_INLINE Block block_at(const Run* end, const Run* run, int k) {
   return b;
 }
 
-// Rows [row, row + rows) by the first group of `here`, which is `panels` panels from `panel` on. This thread reads the rest
-// of `here` next, then `after`.
+// Rows [row, row + rows) by `panels` panels from `panel` on, at most kStreams: the first of `here`. This thread reads the
+// other panels of `here` next, then `after`.
 template <typename Form>
 static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int row, int rows,
                            const Stretch& here, const Stretch& after) {
@@ -305,7 +307,7 @@ template <typename Form>
 static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
   const Share share = panels_of_part(a.weights, part, parts);
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
-  Stretch next;
+  Stretch next = {};
   if (a.next != nullptr && a.next->order != nullptr) {
     next = stretch_of(*a.next, panels_of_part(*a.next, part, parts));
   }

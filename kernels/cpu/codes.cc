@@ -34,7 +34,8 @@ SPECD_INLINE uint32_t largest_magnitude(const float* value, int n) {
   return largest;
 }
 
-// Rounds values; returns their sum. They are multiplied by `by`, or divided by it if kIsFixed.
+// Rounds values; returns their sum. They are multiplied by `by`, or divided by it if kIsFixed. Words of 16 bits are in the
+// order of place_of_word() for codes of kBits.
 template <bool kIsFixed, int kBits, typename Integer>
 SPECD_INLINE int32_t round_values(const float* value, int n, float by, Integer* __restrict to) {
   int32_t sum = 0;

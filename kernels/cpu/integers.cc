@@ -1,8 +1,8 @@
-// The matmul of codes that are integers (codes.h): products of bytes are added in groups of four k, and a run
-// ends with one multiply-add per output.
+// The matmul of codes that are integers (codes.h): products are added as integers, and a run ends with one
+// multiply-add per output.
 //
-// Compiled once more for processors with AVX-512 VNNI (SPECD_VNNI), whose dpbusd multiplies 64 bytes
-// and adds them in one instruction. The sums are integers, so every tiling gives the same bits.
+// Compiled once more for processors with AVX-512 VNNI (SPECD_VNNI), whose dpbusd and dpwssd multiply 64 bytes
+// or 32 words and add the products in one instruction. The sums are integers, so every tiling gives the same bits.
 //
 // A panel is 16 columns: [depth / 4][16][4] bytes of 8 bits, or [depth / 8][16][4] bytes that have
 // k 0 to 3 in their low halves and k 4 to 7 in their high halves.

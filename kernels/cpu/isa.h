@@ -64,7 +64,7 @@ namespace avx512_bf16 {
 void pack(const PackArgs&, int part, int parts);
 void matmul(const MatmulArgs&, int part, int parts);
 }  // namespace avx512_bf16
-// Products of bytes in one instruction; see integers.cc.
+// Products of integers and their sums in one instruction; see integers.cc.
 namespace avx512_vnni {
 void multiply_integers(const MatmulArgs&, int part, int parts);
 }  // namespace avx512_vnni

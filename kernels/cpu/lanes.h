@@ -87,7 +87,7 @@ SPECD_INLINE uint8_t narrow_f8(float x) {
 
 // Prefetches a cache line needed in a few microseconds into the second-level cache.
 SPECD_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
-// One needed within a microsecond, into the first-level cache.
+// Prefetches a cache line needed within a microsecond into the first-level cache.
 SPECD_INLINE void prefetch_near(const void* p) { __builtin_prefetch(p, 0, 3); }
 
 #if SPECD_ISA_LEVEL == 0

@@ -173,6 +173,8 @@ TEST_P(Codes, a_row_has_the_bits_of_the_contract) {
   }
 }
 
+constexpr CodeCase kShallow = {.name = "w4a16", .bits = 4, .x_bits = 16};
+
 TEST_P(Codes, a_row_has_the_same_bits_whatever_stands_beside_it) {
   for (const CodeCase& kind : kCodeCases) {
     const CodeMatrix w(ops(), kind, 131, 1030, 3);
@@ -183,11 +185,11 @@ TEST_P(Codes, a_row_has_the_same_bits_whatever_stands_beside_it) {
           run(ops(), w, x.data() + static_cast<size_t>(r) * w.n_in, 1, 1);
       alone.insert(alone.end(), row.begin(), row.end());
     }
-    // What follows is fetched ahead: the same, one of fewer columns than threads, one of no codes.
-    const CodeMatrix narrow(ops(), kind, 1, 40, 5);
+    // What follows is fetched ahead: the same, one of fewer columns than threads, one of no codes, another kind.
+    const CodeMatrix narrow(ops(), kind, 1, 40, 5), other(ops(), kShallow, 300, 64, 6);
     const PackedMatrix plain;
-    const PackedMatrix* const next[] = {&w.packed, &narrow.packed, &plain, nullptr};
-    for (const int32_t n_rows : {2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 129}) {
+    const PackedMatrix* const next[] = {&w.packed, &narrow.packed, &plain, &other.packed};
+    for (const int32_t n_rows : {2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 48, 49, 64, 129}) {
       const std::vector<float> out =
           run(ops(), w, x.data(), n_rows, 1 + n_rows % 4, next[n_rows % 4]);
       EXPECT_EQ(first_difference(out.data(), alone.data(), out.size()), -1)
@@ -220,10 +222,15 @@ TEST_P(Codes, are_near_float64) {
 
 TEST_P(Codes, the_largest_codes_and_values_do_not_overflow) {
   for (const CodeCase& kind : kCodeCases) {
-    if (kind.has_zeros) continue;
     CodeMatrix w(ops(), kind, 16, kRun8Max, 7);
+    if (kind.x_bits != 32) {
+      std::fill(w.codes.begin(), w.codes.end(), static_cast<uint8_t>((1 << kind.bits) - 1));
+      if (kind.has_zeros) std::fill(w.zero.begin(), w.zero.end(), uint8_t{0});
+      w.pack(ops());
+    }
     for (const float sign : {1.0f, -1.0f}) {
-      const std::vector<float> x(static_cast<size_t>(w.n_in), sign * 3.0f);
+      // Beyond what one scale for x can express.
+      const std::vector<float> x(static_cast<size_t>(w.n_in), sign * 30.0f);
       EXPECT_EQ(first_difference(run(ops(), w, x.data(), 1, 1), w.strict(x, 1)), -1) << kind.name;
     }
   }
@@ -310,7 +317,7 @@ TEST_P(Codes, every_code_of_float8_has_its_value) {
   }
 }
 
-// With and without products of bytes in one instruction.
+// With and without products and sums in one instruction.
 TEST(CodesVnni, have_the_bits_of_avx512_without_it) {
   if (!vnni_available()) GTEST_SKIP() << "this processor has no AVX-512 VNNI";
   const Ops& ops = cpu_ops(Isa::kAvx512);

@@ -18,8 +18,8 @@
 // With x_bits 8 there is one run of one group: a row has one scale.
 //
 // 16 bits for x where the checkpoint rounds only weights: against float32 chains the error is below
-// 2^-16 of the largest x of a run, and the sums cost a quarter of the instructions and any tiling
-// gives the same bits.
+// 2^-16 of the largest x of a run, the sums cost fewer instructions, and any tiling gives the
+// same bits.
 //
 // Strict with E4M3FN (1 sign bit, 4 of exponent, 3 of mantissa; the largest is 448): x stays as it is.
 //   sum = fma(x, value(code) / 256, sum), from 0, along the packed order of the run with its padding

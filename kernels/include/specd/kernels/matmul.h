@@ -70,10 +70,10 @@ struct RoundedRows {
     const size_t bytes = static_cast<size_t>(order.depth) * static_cast<size_t>(order.x_bits / 8);
     return ((bytes + 63) / 64 | 1) * 64;
   }
-  // [n_rows][stride]: int8_t in the packed order, or int16_t in that order but for each 8 (kernels/cpu/code_tiles.h).
+  // [n_rows][stride]: int8_t, or int16_t of which each 8 are reordered by place_of_word() (kernels/cpu/code_tiles.h).
   int8_t* integers = nullptr;
   float* scale = nullptr;  // [n_rows, n_runs]
-  // [n_rows, n_runs]: minus the sum of q, times the zero unless the matrix has its own.
+  // [n_rows, n_runs]: -(sum of q), multiplied by the zero of all columns if they have the same.
   int32_t* start = nullptr;
   // Floats: [blocks][n_rows][kFloatStride], each with kFloatBlock k. So the distance of two rows is a
   // constant, and not a power of two.
