@@ -22,8 +22,7 @@ constexpr int kLine = 64;    // bytes that 16 columns have in one step
 constexpr int kStreams = 4;  // panels that all rows pass over before the next; no tile has more
 constexpr int kBlock = 128;  // the most k that all rows pass over before the next
 static_assert(kRun16Max <= kBlock && RoundedRows::kFloatBlock % kBlock == 0);
-// Bytes of a panel that are prefetched ahead. What is prefetched during a block is as long as the block, so where a panel
-// is not a number of whole blocks, up to a block at the beginning of the next panels is not prefetched.
+// Bytes of a panel that are prefetched ahead, at least those of a block, which is read meanwhile.
 constexpr size_t kLead = 2048;
 static_assert(kBlock * kWidth <= kLead);
 constexpr int kChunkRows = 48;  // rows whose sums stay in the cache
@@ -107,12 +106,23 @@ struct Stretch {
   size_t panels = 0, panel_bytes = 0;
 };
 
-// The rest of a stretch after `bytes` of the panels of each group; null and no panels behind its end.
-SPECD_INLINE Stretch behind(const Stretch& s, size_t bytes) {
-  const size_t passed = s.panels == 0 ? 0 : bytes / s.panel_bytes * kStreams;
-  if (passed >= s.panels) return {};
-  return {s.codes + passed * s.panel_bytes + bytes % s.panel_bytes, s.panels - passed,
-          s.panel_bytes};
+// A place in two stretches that are read one after the other: `at` bytes into each panel of a group.
+struct Place {
+  Stretch now, then;  // what is left of them, from that group on
+  size_t at;
+};
+SPECD_INLINE void advance(Place& p, size_t bytes) {
+  p.at += bytes;
+  while (p.at >= p.now.panel_bytes && p.now.panels != 0) {
+    p.at -= p.now.panel_bytes;
+    if (p.now.panels > kStreams) {
+      p.now.codes += kStreams * p.now.panel_bytes;
+      p.now.panels -= kStreams;
+    } else {
+      p.now = p.then;
+      p.then = {};
+    }
+  }
 }
 
 // use(r, p) for the rows and panels of a tile, unrolled.
@@ -192,6 +202,23 @@ static TileFn tiles_of(int rows, bool wide) {
   return nullptr;
 }
 
+// Some tiles of a chunk, which have equally many rows.
+struct RowsOfTiles {
+  TileFn wide, narrow;  // of `width` panels and of one
+  int width, rows, tiles;
+  int first_row, first_tile;
+};
+template <typename Form>
+SPECD_INLINE RowsOfTiles rows_of_tiles(int rows, int tiles, int first_row, int first_tile) {
+  return {.wide = tiles_of<Form>(rows, true),
+          .narrow = tiles_of<Form>(rows, false),
+          .width = Form::panels_of(rows),
+          .rows = rows,
+          .tiles = tiles,
+          .first_row = first_row,
+          .first_tile = first_tile};
+}
+
 // Bytes of n k in a panel.
 template <typename Form>
 SPECD_INLINE size_t bytes_of_k(int n) {
@@ -236,8 +263,11 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
   const bool in_place = !kIsUnderTsan && n_runs == 1 && columns == stride;
   float* const totals = in_place ? out : own_totals;
   const uint8_t* const codes = here.codes;
-  const size_t bytes_here = (here.panels + kStreams - 1) / kStreams * here.panel_bytes;
-  const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows;
+  const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows, tile_rows = rows / n_tiles,
+            more = rows % n_tiles;
+  const RowsOfTiles of_tiles[] = {
+      rows_of_tiles<Form>(tile_rows + 1, more, 0, 0),
+      rows_of_tiles<Form>(tile_rows, n_tiles - more, more * (tile_rows + 1), more)};
   TileArgs tile{.x = &x,
                 .x_stride = RoundedRows::stride(order),
                 .run_stride = n_runs,
@@ -246,44 +276,44 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
                 .totals_stride = in_place ? n_out : stride,
                 .scale_step = groups * kWidth,
                 .fetch_every = n_tiles};
+  Place ahead{here, after, 0};
+  advance(ahead, kLead);
   const Run* run = order.runs;
   for (int k = 0; k < order.depth; k += tile.block.n) {
-    const Block block = block_at<Form>(order.runs + order.n_runs, run, k);
-    const size_t first_run = static_cast<size_t>(run - order.runs);
-    run += block.ends ? block.n_runs : 0;
-    tile.block = block;
+    tile.block = block_at<Form>(order.runs + order.n_runs, run, k);
+    const size_t first_run = static_cast<size_t>(run - order.runs),
+                 bytes = bytes_of_k<Form>(tile.block.n), done = bytes_of_k<Form>(k);
+    run += tile.block.ends ? tile.block.n_runs : 0;
     tile.has_totals = first_run > 0;
-    const int n = block.n;
-    const size_t bytes = bytes_of_k<Form>(n), lead = bytes_of_k<Form>(k) + kLead;
-    const Stretch ahead = lead < bytes_here ? behind(here, lead) : behind(after, lead - bytes_here);
-    int first = 0;
-    for (int t = 0; t < n_tiles; t += tile.tiles) {
-      // Tiles of one row more come first.
-      const int more = rows % n_tiles, tile_rows = rows / n_tiles + (t < more ? 1 : 0);
-      tile.tiles = t < more ? more : n_tiles - t;
-      tile.row = static_cast<size_t>(row + first);
+    for (const RowsOfTiles& t : of_tiles) {
+      if (t.tiles == 0) continue;
+      tile.tiles = t.tiles;
+      tile.row = static_cast<size_t>(row + t.first_row);
       tile.of_run = tile.row * n_runs + first_run;
       for (int q = 0, width; q < panels; q += width) {
-        const bool fits = panels - q >= Form::panels_of(tile_rows);
-        width = fits ? Form::panels_of(tile_rows) : 1;
+        const bool is_wide = panels - q >= t.width;
+        width = is_wide ? t.width : 1;
         tile.fetch = codes;  // nothing to fetch: the same lines again
         tile.fetch_apart = tile.fetch_step = 0;
-        if (static_cast<size_t>(q + width) <= ahead.panels) {
-          tile.fetch = ahead.codes + q * ahead.panel_bytes + bytes / kLine * t / n_tiles * kLine;
-          tile.fetch_apart = ahead.panel_bytes;
+        if (static_cast<size_t>(q + width) <= ahead.now.panels) {
+          tile.fetch = ahead.now.codes + ahead.at + q * ahead.now.panel_bytes;
+          if (t.first_tile != 0) tile.fetch += bytes / kLine * t.first_tile / n_tiles * kLine;
+          tile.fetch_apart = ahead.now.panel_bytes;
           tile.fetch_step = static_cast<size_t>(kStreams / width * kLine);
         }
         const size_t at = static_cast<size_t>(panel + q), of_panel = at * tile.scale_step;
-        tile.codes = codes + q * m.panel_bytes + bytes_of_k<Form>(k);
-        tile.sums = sums + first * stride + q * kWidth;
-        tile.totals = totals + first * tile.totals_stride + q * kWidth;
+        tile.codes = codes + q * m.panel_bytes + done;
+        tile.sums = sums + t.first_row * stride + q * kWidth;
+        tile.totals = totals + t.first_row * tile.totals_stride + q * kWidth;
         tile.scale = m.scale + of_panel;
         tile.zero = order.has_zeros ? m.zero + of_panel : nullptr;
         tile.scale_ahead = at + 2 * static_cast<size_t>(width) <= m.n ? width * tile.scale_step : 0;
-        tiles_of<Form>(tile_rows, fits)(tile);
+        (is_wide ? t.wide : t.narrow)(tile);
       }
-      first += tile.tiles * tile_rows;
     }
+    // What was prefetched behind the end of a panel is not the beginning of the next group.
+    const size_t left = ahead.now.panel_bytes - ahead.at;
+    advance(ahead, bytes < left ? bytes : left);
   }
   if (in_place) return;
   for (int r = 0; r < rows; ++r) {
