@@ -16,7 +16,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = ("core/", "host/", "kernels/cpu/", "plugins/")
-GCC_ONLY = ("-fno-gnu-unique", "-fpch-preprocess", "-Winvalid-pch")  # clang refuses them
+GCC_ONLY = ("-fno-gnu-unique", "-fno-tree-pre", "-fpch-preprocess", "-Winvalid-pch")  # clang refuses them
 SLOW = "clang-analyzer-*,-bugprone-reserved-identifier,-bugprone-stringview-nullptr"
 
 

@@ -199,7 +199,7 @@ static TileFn tiles_of(int rows, bool wide) {
       break;
   }
 #undef SPECD_TILE
-  return nullptr;
+  __builtin_unreachable();  // no tile has more than kTileRows
 }
 
 // Some tiles of a chunk, which have equally many rows.
@@ -266,7 +266,7 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int r
   const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows, tile_rows = rows / n_tiles,
             more = rows % n_tiles;
   const RowsOfTiles of_tiles[] = {
-      rows_of_tiles<Form>(tile_rows + 1, more, 0, 0),
+      rows_of_tiles<Form>(more == 0 ? tile_rows : tile_rows + 1, more, 0, 0),
       rows_of_tiles<Form>(tile_rows, n_tiles - more, more * (tile_rows + 1), more)};
   TileArgs tile{.x = &x,
                 .x_stride = RoundedRows::stride(order),
