@@ -205,7 +205,7 @@ static TileFn tiles_of(int rows, bool wide) {
 // Some tiles of a chunk, which have equally many rows.
 struct RowsOfTiles {
   TileFn wide, narrow;  // of `width` panels and of one
-  int width, rows, tiles;
+  int width, tiles;
   int first_row, first_tile;
 };
 template <typename Form>
@@ -213,7 +213,6 @@ SPECD_INLINE RowsOfTiles rows_of_tiles(int rows, int tiles, int first_row, int f
   return {.wide = tiles_of<Form>(rows, true),
           .narrow = tiles_of<Form>(rows, false),
           .width = Form::panels_of(rows),
-          .rows = rows,
           .tiles = tiles,
           .first_row = first_row,
           .first_tile = first_tile};
@@ -242,11 +241,12 @@ SPECD_INLINE Block block_at(const Run* end, const Run* run, int k) {
   return b;
 }
 
-// Rows [row, row + rows) by `panels` panels from `panel` on, at most kStreams: the first of `here`. This thread reads the
-// other panels of `here` next, then `after`.
+// Rows [row, row + rows) by the first panels of `here`, at most kStreams, which are those from `panel` on. This thread reads
+// the other panels of `here` next, then `after`.
 template <typename Form>
-static void block_of_codes(const MatmulArgs& a, int64_t panel, int panels, int row, int rows,
+static void block_of_codes(const MatmulArgs& a, int64_t panel, int row, int rows,
                            const Stretch& here, const Stretch& after) {
+  const int panels = here.panels < kStreams ? static_cast<int>(here.panels) : kStreams;
   alignas(64) typename Form::Sum sums[kChunkRows * kStreams * kWidth];
   alignas(64) float own_totals[kChunkRows * kStreams * kWidth];
   const CodeOrder& order = *a.weights.order;
@@ -341,17 +341,19 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
   if (a.next != nullptr && a.next->order != nullptr) {
     next = stretch_of(*a.next, panels_of_part(*a.next, part, parts));
   }
-  for (int64_t panel = share.begin, panels; panel < share.end; panel += panels) {
-    panels = share.end - panel < kStreams ? share.end - panel : kStreams;
-    const Stretch group = stretch_of(a.weights, {panel, panel + panels}),
-                  rest = stretch_of(a.weights, {panel, share.end});
+  Stretch rest = stretch_of(a.weights, share);
+  for (int64_t panel = share.begin; panel < share.end; panel += kStreams) {
+    const Stretch group = {rest.codes, rest.panels < kStreams ? rest.panels : kStreams,
+                           rest.panel_bytes};
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
       const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
       const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
       const bool again = chunk + 1 < n_chunks;
-      block_of_codes<Form>(a, panel, static_cast<int>(panels), first, last - first,
-                           again ? group : rest, again ? group : next);
+      block_of_codes<Form>(a, panel, first, last - first, again ? group : rest,
+                           again ? group : next);
     }
+    rest.codes += group.panels * rest.panel_bytes;
+    rest.panels -= group.panels;
   }
 }
 
