@@ -1,5 +1,5 @@
 // Attention over pages, one kv head at a time. Its query heads share each widened K and V; so do four rows side by
-// side (AVX-512; others fewer) in the pages that all of them see whole.
+// side (AVX-512; others fewer) in the pages that all of them see whole, which are taken two at a time.
 //
 // Masked positions are skipped altogether, so the content of their slots is never used. They lie
 // after the row's own position (at the end of its last block) or before its window (at the start of
@@ -88,55 +88,133 @@ struct Query {
   float l[kHeads];
 };
 
-// A block of kv head g, which the rows see in the same way.
+// The processor adds products twice as fast as it loads factors. So a factor is used twice, for two pages of K or two
+// vectors of V, and as many rows share them as have their sums in registers.
+constexpr int kTwice = SPECD_ISA_LEVEL == 2 ? 2 : 1;
+template <int kHeads, int kRows, int kUses>
+constexpr int kRowsAtOnce = kHeads* kRows* kUses <= 24 || kRows == 1 ? kRows : kRows / 2;
+
+// score[page][query] = q k, of kPages whole pages.
+template <KvDType kType, int kHeads, int kRows, int kPages>
+SPECD_INLINE void scores_of_pages(const AttentionArgs& a, const Block* blocks, int32_t g,
+                                  const Query<kHeads>* rows,
+                                  F32x16 (&score)[kTwice][kHeads * kRows]) {
+  constexpr size_t kBytes = kv_dtype_bytes(kType);
+  constexpr int kN = kRowsAtOnce<kHeads, kRows, kPages>;
+  const size_t d_head = static_cast<size_t>(a.kv.head_dim);
+  const char* k[kPages];
+  for (int page = 0; page < kPages; ++page) {
+    const size_t at = static_cast<size_t>(blocks[page].slot[0] / kPageTokens) * a.kv.page_stride +
+                      static_cast<size_t>(g) * d_head * kPageTokens;
+    k[page] = static_cast<const char*>(a.kv.k) + at * kBytes;
+  }
+  for (int first = 0; first < kRows; first += kN) {
+    F32x16 sum[kN * kHeads][kPages];
+#pragma GCC unroll 16
+    for (int i = 0; i < kN * kHeads; ++i) {
+#pragma GCC unroll 2
+      for (int page = 0; page < kPages; ++page) sum[i][page] = set1(0.0f);
+    }
+    for (size_t d = 0; d < d_head; ++d) {
+      F32x16 keys[kPages];
+#pragma GCC unroll 2
+      for (int page = 0; page < kPages; ++page)
+        keys[page] = widen16_kv<kType>(k[page] + d * kPageTokens * kBytes);
+#pragma GCC unroll 4
+      for (int r = 0; r < kN; ++r) {
+        const float* const q = rows[first + r].q + d;
+#pragma GCC unroll 4
+        for (int h = 0; h < kHeads; ++h) {
+          const F32x16 factor = set1(q[h * d_head]);
+#pragma GCC unroll 2
+          for (int page = 0; page < kPages; ++page) {
+            F32x16& total = sum[r * kHeads + h][page];
+            total = fma(factor, keys[page], total);
+          }
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kN * kHeads; ++i) {
+#pragma GCC unroll 2
+      for (int page = 0; page < kPages; ++page) score[page][first * kHeads + i] = sum[i][page];
+    }
+  }
+}
+
+// The same of positions that are not side by side in a page.
 template <KvDType kType, int kHeads, int kRows>
-__attribute__((noinline)) void add_block(const AttentionArgs& a, const Block& b, int32_t g,
-                                         Query<kHeads>* rows) {
+SPECD_INLINE void scores_of_slots(const AttentionArgs& a, const Block& b, int32_t g,
+                                  const Query<kHeads>* rows, F32x16 (&score)[kHeads * kRows]) {
+  const size_t d_head = static_cast<size_t>(a.kv.head_dim);
+  size_t at[kPageTokens];
+  for (int j = 0; j < b.visible; ++j) {
+    at[j] = static_cast<size_t>(b.slot[j] / kPageTokens) * a.kv.page_stride +
+            static_cast<size_t>(g) * d_head * kPageTokens +
+            static_cast<size_t>(b.slot[j] % kPageTokens);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows * kHeads; ++i) score[i] = set1(0.0f);
+  alignas(64) float gathered[16] = {};
+  for (size_t d = 0; d < d_head; ++d) {
+    for (int j = 0; j < b.visible; ++j)
+      gathered[j] = widen1<kType>(a.kv.k, at[j] + d * kPageTokens);
+    const F32x16 keys = load(gathered);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows * kHeads; ++i) {
+      score[i] = fma(set1(rows[i / kHeads].q[i % kHeads * d_head + d]), keys, score[i]);
+    }
+  }
+}
+
+// out = out * c + sum of p * value, of kVectors vectors of V from d on.
+template <KvDType kType, int kHeads, int kRows, int kVectors>
+SPECD_INLINE void add_values(const Block& b, const char* const (&v)[kPageTokens], size_t d,
+                             size_t d_head, const float (*p)[16], const float* c,
+                             Query<kHeads>* rows) {
+  constexpr size_t kBytes = kv_dtype_bytes(kType);
+  constexpr int kN = kRowsAtOnce<kHeads, kRows, kVectors>;
+  for (int first = 0; first < kRows; first += kN) {
+    const float(*const factor)[16] = p + first * kHeads;
+    F32x16 sum[kN * kHeads][kVectors];
+#pragma GCC unroll 16
+    for (int i = 0; i < kN * kHeads; ++i) {
+      const float* const out = rows[first + i / kHeads].out + i % kHeads * d_head + d;
+#pragma GCC unroll 2
+      for (int n = 0; n < kVectors; ++n)
+        sum[i][n] = mul(load(out + n * 16), set1(c[first * kHeads + i]));
+    }
+    for (int j = b.hidden; j < b.visible; ++j) {
+      F32x16 values[kVectors];
+#pragma GCC unroll 2
+      for (int n = 0; n < kVectors; ++n)
+        values[n] = widen16_kv<kType>(v[j] + (d + static_cast<size_t>(n) * 16) * kBytes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kN * kHeads; ++i) {
+        const F32x16 weight = set1(factor[i][j]);
+#pragma GCC unroll 2
+        for (int n = 0; n < kVectors; ++n) sum[i][n] = fma(weight, values[n], sum[i][n]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kN * kHeads; ++i) {
+      float* const out = rows[first + i / kHeads].out + i % kHeads * d_head + d;
+#pragma GCC unroll 2
+      for (int n = 0; n < kVectors; ++n) store(out + n * 16, sum[i][n]);
+    }
+  }
+}
+
+// A block of kv head g with its scores, which the rows see in the same way.
+template <KvDType kType, int kHeads, int kRows>
+SPECD_INLINE void add_block(const AttentionArgs& a, const Block& b, int32_t g,
+                            const F32x16 (&score)[kHeads * kRows], Query<kHeads>* rows) {
   constexpr size_t kBytes = kv_dtype_bytes(kType);
   constexpr int kAll = kRows * kHeads;
   static_assert(kAll <= 16, "their factors are the lanes of a vector");
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
-  const size_t slab = d_head * kPageTokens;  // elements of one page and kv head
-  const size_t stride = a.kv.page_stride;
-  const char* k_data = static_cast<const char*>(a.kv.k);
-  const char* v_data = static_cast<const char*>(a.kv.v);
   alignas(64) float lane_index[16];
   for (int i = 0; i < 16; ++i) lane_index[i] = static_cast<float>(i);
-
-  F32x16 score[kAll];
-#pragma GCC unroll 16
-  for (int i = 0; i < kAll; ++i) score[i] = set1(0.0f);
-  const auto add_scores = [&](size_t d, const F32x16& keys) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const float* const q = rows[r].q + d;
-#pragma GCC unroll 4
-      for (int h = 0; h < kHeads; ++h) {
-        F32x16& sum = score[r * kHeads + h];
-        sum = fma(set1(q[h * d_head]), keys, sum);
-      }
-    }
-  };
-  if (b.whole_page) {
-    const char* k =
-        k_data + (static_cast<size_t>(b.slot[0] / kPageTokens) * stride + g * slab) * kBytes;
-    for (size_t d = 0; d < d_head; ++d) {
-      add_scores(d, widen16_kv<kType>(k + d * kPageTokens * kBytes));
-    }
-  } else {
-    size_t at[kPageTokens];
-    for (int j = 0; j < b.visible; ++j) {
-      at[j] = static_cast<size_t>(b.slot[j] / kPageTokens) * stride + g * slab +
-              static_cast<size_t>(b.slot[j] % kPageTokens);
-    }
-    alignas(64) float gathered[16] = {};
-    for (size_t d = 0; d < d_head; ++d) {
-      for (int j = 0; j < b.visible; ++j) {
-        gathered[j] = widen1<kType>(k_data, at[j] + d * kPageTokens);
-      }
-      add_scores(d, load(gathered));
-    }
-  }
 
   // In lanes [hidden, visible) the factors have opposite signs, so the top bit of the product
   // is set.
@@ -169,26 +247,35 @@ __attribute__((noinline)) void add_block(const AttentionArgs& a, const Block& b,
     if constexpr (kType == KvDType::kInt8) store(p[i], mul(e, value_scale));
   }
 
-  size_t v_at[kPageTokens];
+  const char* v[kPageTokens];
   for (int j = 0; j < b.visible; ++j) {
-    v_at[j] = (static_cast<size_t>(b.slot[j] / kPageTokens) * stride + g * slab +
-               static_cast<size_t>(b.slot[j] % kPageTokens) * d_head) *
-              kBytes;
+    v[j] = static_cast<const char*>(a.kv.v) +
+           (static_cast<size_t>(b.slot[j] / kPageTokens) * a.kv.page_stride +
+            (static_cast<size_t>(g) * kPageTokens + static_cast<size_t>(b.slot[j] % kPageTokens)) *
+                d_head) *
+               kBytes;
   }
-  for (size_t d = 0; d < d_head; d += 16) {
-    F32x16 acc[kAll];
-#pragma GCC unroll 16
-    for (int i = 0; i < kAll; ++i) {
-      acc[i] = mul(load(rows[i / kHeads].out + (i % kHeads) * d_head + d), set1(c[i]));
-    }
-    for (int j = b.hidden; j < b.visible; ++j) {
-      const F32x16 values = widen16_kv<kType>(v_data + v_at[j] + d * kBytes);
-#pragma GCC unroll 16
-      for (int i = 0; i < kAll; ++i) acc[i] = fma(set1(p[i][j]), values, acc[i]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kAll; ++i) store(rows[i / kHeads].out + (i % kHeads) * d_head + d, acc[i]);
+  size_t d = 0;
+  for (; d + 16 * kTwice <= d_head; d += 16 * kTwice)
+    add_values<kType, kHeads, kRows, kTwice>(b, v, d, d_head, p, c, rows);
+  if (d < d_head) add_values<kType, kHeads, kRows, 1>(b, v, d, d_head, p, c, rows);
+}
+
+// n blocks from position `first` on, which the rows see as row `row` does; more than one are whole pages.
+template <KvDType kType, int kHeads, int kRows>
+__attribute__((noinline)) void add_blocks(const AttentionArgs& a, int64_t row, int32_t first, int n,
+                                          int32_t g, Query<kHeads>* rows) {
+  Block b[kTwice];
+  F32x16 score[kTwice][kHeads * kRows];
+  for (int i = 0; i < n; ++i) b[i] = block_at(a, row, first + i * kPageTokens);
+  if (n == kTwice && b[0].whole_page) {
+    scores_of_pages<kType, kHeads, kRows, kTwice>(a, b, g, rows, score);
+  } else if (b[0].whole_page) {
+    scores_of_pages<kType, kHeads, kRows, 1>(a, b, g, rows, score);
+  } else {
+    scores_of_slots<kType, kHeads, kRows>(a, b[0], g, rows, score[0]);
   }
+  for (int i = 0; i < n; ++i) add_block<kType, kHeads, kRows>(a, b[i], g, score[i], rows);
 }
 
 // Query heads [head, head + kHeads), all of kv head g, of rows [row, row + n_rows).
@@ -197,8 +284,9 @@ void heads_of(const AttentionArgs& a, int64_t row, int n_rows, int32_t g, int32_
   constexpr int kShared = shared_rows(kHeads);
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
   Query<kHeads> rows[kShared];
-  // In [shared_begin, shared_end) all rows see the same pages. A row outside [begin, end) sees nothing.
-  int32_t shared_begin = 0, shared_end = n_rows == kShared ? a.span[row] : 0;
+  // In [shared_begin, shared_end) all rows see the same whole pages, or a row alone does. A row outside [begin, end)
+  // sees nothing.
+  int32_t shared_begin = 0, shared_end = n_rows == kShared || n_rows == 1 ? a.span[row] : 0;
   int32_t begin = window_begin(a, row), end = 0;
   for (int r = 0; r < n_rows; ++r) {
     const int64_t at = row + r, heads = a.n_heads + 2 * int64_t{a.kv.n_kv_heads};
@@ -216,15 +304,18 @@ void heads_of(const AttentionArgs& a, int64_t row, int n_rows, int32_t g, int32_
     begin = first < begin ? first : begin;
     end = a.position[at] >= end ? a.position[at] + 1 : end;
   }
-  for (int32_t first = begin / kPageTokens * kPageTokens; first < end; first += kPageTokens) {
-    if (kShared > 1 && first >= shared_begin && first + kPageTokens <= shared_end) {
-      add_block<kType, kHeads, kShared>(a, block_at(a, row, first), g, rows);
+  for (int32_t first = begin / kPageTokens * kPageTokens, n; first < end;
+       first += n * kPageTokens) {
+    const bool together = first >= shared_begin && first + kPageTokens <= shared_end;
+    n = together && first + kTwice * kPageTokens <= shared_end ? kTwice : 1;
+    if (together && n_rows > 1) {
+      add_blocks<kType, kHeads, kShared>(a, row, first, n, g, rows);
       continue;
     }
     for (int r = 0; r < n_rows; ++r) {
       const bool sees =
           first <= a.position[row + r] && first + kPageTokens > window_begin(a, row + r);
-      if (sees) add_block<kType, kHeads, 1>(a, block_at(a, row + r, first), g, rows + r);
+      if (sees) add_blocks<kType, kHeads, 1>(a, row + r, first, n, g, rows + r);
     }
   }
   for (int r = 0; r < n_rows; ++r) {
