@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -89,10 +90,15 @@ Status write_text(const std::string& path, const std::string& text) {
 }
 
 // The source's configuration with the new sizes, marked as ballast.
-Json ballast_config(Json config, const BallastOptions& options, const BallastShape& shape,
-                    const WeightRounding& rounding, const std::string& name,
-                    const std::string& note) {
+Json ballast_config(Json config, const ModelConfig& source, const BallastOptions& options,
+                    const BallastShape& shape, const WeightRounding& rounding,
+                    const std::string& name, const std::string& note) {
   config["intermediate_size"] = shape.intermediate_size;
+  if (shape.hidden_size != source.hidden_size) {
+    config["hidden_size"] = shape.hidden_size;
+    config["head_dim"] = source.head_dim;  // else a part of hidden_size
+    config["rms_norm_eps"] = source.rms_norm_eps * source.hidden_size / shape.hidden_size;
+  }
   config["num_hidden_layers"] = shape.n_layers;
   if (options.context > 0) config["max_position_embeddings"] = options.context;
   if (config.contains("layer_types") && config["layer_types"].is_array())
@@ -117,6 +123,10 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
       std::to_string(shape.n_layers - config.n_layers) + " added layers and an FFN of " +
       std::to_string(shape.intermediate_size) + " instead of " +
       std::to_string(config.intermediate_size) +
+      (shape.hidden_size == config.hidden_size
+           ? ""
+           : " and a hidden size of " + std::to_string(shape.hidden_size) + " instead of " +
+                 std::to_string(config.hidden_size)) +
       ", whose added output projections are zero; it writes the tokens of " + source_name +
       (rounding.is_own() ? "" : " with linear layers in " + format) + " and is no better";
   BallastTensors tensors(source, config, shape, rounding);
@@ -129,7 +139,7 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
 
   SPECD_OK_OR_RETURN(write_text(
       folder + "/config.json",
-      ballast_config(source_config, options, shape, rounding, name, note).dump(2) + "\n"));
+      ballast_config(source_config, config, options, shape, rounding, name, note).dump(2) + "\n"));
   SPECD_OK_OR_RETURN(write_text(
       folder + "/README.md", "# " + name + "\n\nNot a model of its own: " + note +
                                  ".\nWritten by `specd-bench ballast`. Every forward reads all of "
@@ -143,6 +153,24 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
     if (failure || !fs::copy_file(from, to, failure))
       return Status(Code::kFailedPrecondition,
                     "cannot copy " + from.string() + " to " + folder + ": " + failure.message());
+  }
+  return Status();
+}
+
+Status check_norms(const Checkpoint& source, int32_t halvings) {
+  for (const auto& [name, entry] : source.tensors()) {
+    const TensorView& view = *entry.view;
+    if (view.shape.size() != 1) continue;
+    const uint64_t element = tensor_type_bytes(view.type);
+    for (uint64_t i = 0; i < view.bytes / element; ++i) {
+      char value[sizeof(float)];
+      std::memcpy(value, static_cast<const char*>(view.data) + i * element, element);
+      if (halve(view.type, value, halvings)) continue;
+      return Status(Code::kUnsupported, source.path_of(name) + ": tensor " + quote(name) + ", [" +
+                                            std::to_string(i) + "]: found " +
+                                            std::to_string(float_value(view.type, value)) +
+                                            ", which --hidden cannot halve exactly");
+    }
   }
   return Status();
 }
@@ -165,26 +193,32 @@ Status rename_new(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-Result<BallastShape> ballast_shape(const ModelConfig& config, uint64_t source_data_bytes,
-                                   const WeightRounding& rounding, uint64_t data_bytes) {
+Result<BallastShape> ballast_shape(const ModelConfig& config, int32_t hidden_size,
+                                   uint64_t source_data_bytes, const WeightRounding& rounding,
+                                   uint64_t data_bytes) {
   const WeightRounding own{.own = rounding.own};
   const int64_t source_width = config.intermediate_size;
-  const double layer = layer_bytes(config, rounding, 0);
+  ModelConfig wide = config;
+  wide.hidden_size = hidden_size;
+  const double layer = layer_bytes(wide, rounding, 0);
   // One FFN channel of one layer; whole words and groups.
   const double per_width =
-      (layer_bytes(config, rounding, 2048) - layer_bytes(config, rounding, 1024)) / 1024;
-  const double norms =
-      2 * config.hidden_size * static_cast<double>(tensor_type_bytes(rounding.own));
+      (layer_bytes(wide, rounding, 2048) - layer_bytes(wide, rounding, 1024)) / 1024;
+  const auto norms = [&](const ModelConfig& of) {
+    return 2.0 * of.hidden_size * static_cast<double>(tensor_type_bytes(rounding.own));
+  };
   const int64_t width_limit = std::min(kWidthMax, rounding.inputs_max());
   const int64_t width_most = std::min(
       width_limit, std::max(kWidthOfHiddenMax * int64_t{config.hidden_size}, 2 * source_width));
+  // Embedding, head and last norm, as long as the hidden size.
   const double fixed =
-      static_cast<double>(source_data_bytes) -
-      config.n_layers * (layer_bytes(config, own, config.intermediate_size) + norms);
+      (static_cast<double>(source_data_bytes) -
+       config.n_layers * (layer_bytes(config, own, config.intermediate_size) + norms(config))) *
+      hidden_size / config.hidden_size;
   const double wanted = static_cast<double>(data_bytes);
   const auto size_of = [&](int64_t layers, int64_t width) {
-    return fixed +
-           static_cast<double>(layers) * (norms + layer + per_width * static_cast<double>(width));
+    return fixed + static_cast<double>(layers) *
+                       (norms(wide) + layer + per_width * static_cast<double>(width));
   };
   // Layers at the greatest width, rounded up so that the width can be fitted from above.
   const double missing = wanted - size_of(config.n_layers, width_most);
@@ -206,7 +240,8 @@ Result<BallastShape> ballast_shape(const ModelConfig& config, uint64_t source_da
     if (fitted > width_limit || fitted < least) continue;
     const double size = size_of(layers, fitted);
     if (step > step_least && std::abs(size - wanted) > kWidthStepError * wanted) continue;
-    return BallastShape{.intermediate_size = static_cast<int32_t>(fitted),
+    return BallastShape{.hidden_size = hidden_size,
+                        .intermediate_size = static_cast<int32_t>(fitted),
                         .n_layers = static_cast<int32_t>(layers),
                         .data_bytes = static_cast<uint64_t>(size)};
   }
@@ -231,6 +266,14 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
                                               std::to_string(config.max_positions) +
                                               " (max_position_embeddings of " + config_path +
                                               "), found " + std::to_string(options.context));
+  const int32_t hidden = options.hidden == 0 ? config.hidden_size : options.hidden;
+  const int32_t halvings = halvings_of(config, hidden);
+  if (halvings > 2 || int64_t{config.hidden_size} << 2 * halvings != hidden)
+    return Status(Code::kInvalidArgument,
+                  "--hidden: expected " + std::to_string(4 * int64_t{config.hidden_size}) + " or " +
+                      std::to_string(16 * int64_t{config.hidden_size}) +
+                      ", 4 or 16 times that of " + config_path + ", found " +
+                      std::to_string(options.hidden));
   std::error_code failure;
   const fs::path tokenizer = fs::path(options.model) / "tokenizer.json";
   if (!fs::is_regular_file(tokenizer, failure))
@@ -254,12 +297,14 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
             WeightRounding::make(options.weights, source.at("model.embed_tokens.weight").type,
                                  config, config_path));
   if (!rounding.is_own()) SPECD_OK_OR_RETURN(check_finite(source));
+  SPECD_OK_OR_RETURN(check_norms(source, halvings));
 
   uint64_t source_data_bytes = 0;
   for (const auto& [name, entry] : source.tensors()) source_data_bytes += entry.view->bytes;
   BallastReport report;
   for (const SafetensorsFile& file : source.files()) report.source_bytes += file.file_bytes();
-  SPECD_TRY(report.shape, ballast_shape(config, source_data_bytes, rounding, options.bytes));
+  SPECD_TRY(report.shape,
+            ballast_shape(config, hidden, source_data_bytes, rounding, options.bytes));
 
   const fs::path out = fs::absolute(options.out, failure).lexically_normal();
   const fs::path target = out.has_filename() ? out : out.parent_path();

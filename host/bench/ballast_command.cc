@@ -20,6 +20,8 @@ int ballast_command(const std::vector<std::string>& arguments) {
   add("help,h", "this text");
   add("bytes", po::value<std::string>(), "size of the new model.safetensors: 2GB, 512MiB");
   add("context", po::value<int32_t>(), "new max_position_embeddings, for long prompts");
+  add("hidden", po::value<int32_t>(),
+      "new hidden_size, 4 or 16 times that of MODEL, for a shape like those that are served");
   add("weights", po::value<std::string>(),
       "quantize the linear layers: int8 (W8A8), int4 (W4A16) or fp8; default: as in MODEL");
   add("model", po::value<std::string>(), "a Hugging Face folder with a plain Llama");
@@ -43,12 +45,17 @@ int ballast_command(const std::vector<std::string>& arguments) {
                         .out = values["out"].as<std::string>(),
                         .bytes = bytes.value(),
                         .context = 0,
+                        .hidden = 0,
                         .weights = WeightFormat::kOwn,
                         .progress = {},
                         .stop = &bench_stop};
   if (values.count("context") != 0) {
     wanted.context = values["context"].as<int32_t>();
     if (wanted.context < 1) return bench_usage("ballast", "--context: expected at least 1");
+  }
+  if (values.count("hidden") != 0) {
+    wanted.hidden = values["hidden"].as<int32_t>();
+    if (wanted.hidden < 1) return bench_usage("ballast", "--hidden: expected at least 1");
   }
   if (values.count("weights") != 0) {
     const auto format = parse_weight_format("--weights", values["weights"].as<std::string>());
@@ -67,7 +74,8 @@ int ballast_command(const std::vector<std::string>& arguments) {
   write_output(printable(wanted.out) + ": ballast of " + printable(wanted.model) + ", " +
                bytes_text(report.bytes) + " of weights (the source has " +
                bytes_text(report.source_bytes) + "), " + std::to_string(report.shape.n_layers) +
-               " layers, FFN " + std::to_string(report.shape.intermediate_size) + "\n");
+               " layers, hidden " + std::to_string(report.shape.hidden_size) + ", FFN " +
+               std::to_string(report.shape.intermediate_size) + "\n");
   return kBenchOk;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "core/base/to_size.h"
 #include "core/model/layer_matrices.h"
@@ -18,6 +19,29 @@ constexpr char kEnd[] = ".weight";
 
 bool is_layer_matrix(const std::string& name, const TensorView& view) {
   return name.starts_with("model.layers.") && view.shape.size() == 2;
+}
+
+int32_t halvings_of(const ModelConfig& config, int32_t hidden_size) {
+  int32_t halvings = 0;
+  for (int64_t size = config.hidden_size; size < hidden_size; size *= 4) ++halvings;
+  return halvings;
+}
+
+bool halve(TensorType type, char* value, int32_t halvings) {
+  const bool is_wide = type == TensorType::kF32;
+  const uint32_t low = is_wide                    ? 23
+                       : type == TensorType::kF16 ? 10
+                                                  : 7,  // of the exponent
+      mask = (type == TensorType::kF16 ? 0x1Fu : 0xFFu) << low;
+  uint32_t bits = 0;
+  std::memcpy(&bits, value, is_wide ? 4 : 2);
+  const auto exponent = static_cast<int32_t>((bits & mask) >> low);
+  const uint32_t magnitude = bits & (mask | ((1u << low) - 1));
+  if (halvings == 0 || magnitude == 0) return true;
+  if (exponent <= halvings || (bits & mask) == mask) return false;
+  bits -= static_cast<uint32_t>(halvings) << low;
+  std::memcpy(value, &bits, is_wide ? 4 : 2);
+  return true;
 }
 
 void RandomWeights::write(char* to, int64_t count) {
@@ -67,34 +91,34 @@ Status BallastTensors::write(TensorFile& file) {
 
 void BallastTensors::add_source(const std::string& name, const TensorView& view) {
   if (!is_layer_matrix(name, view)) {
-    items_.push_back({{{name, view.type, view.shape}}, [name, &view](TensorFile& file) {
-                        TensorWriter writer(file, name);
-                        SPECD_OK_OR_RETURN(writer.write(view.data, view.bytes));
-                        return writer.finish();
+    std::vector<int64_t> shape = view.shape;
+    shape.back() = shape_.hidden_size;
+    items_.push_back({{{name, view.type, shape}}, [this, name, &view](TensorFile& file) {
+                        return write_vectors(file, name, view);
                       }});
     return;
   }
   const std::string module = name.substr(0, name.size() - std::strlen(kEnd));
   const bool is_gate = module.ends_with(".gate_proj"), is_up = module.ends_with(".up_proj"),
              is_down = module.ends_with(".down_proj");
-  const int64_t n_in = view.shape[1];
-  const auto copy = [this, &view, n_in](int64_t j, char* row) {
-    const size_t bytes = to_size(n_in) * element_bytes_;
+  const int64_t n_rows = view.shape[0], n_read = view.shape[1];
+  const auto copy = [this, &view, n_rows, n_read](int64_t j, char* row) {
+    if (j >= n_rows) return false;  // an added channel of the residual stream
+    const size_t bytes = to_size(n_read) * element_bytes_;
     std::memcpy(row, static_cast<const char*>(view.data) + to_size(j) * bytes, bytes);
     return true;
   };
-  if (!is_gate && !is_up) {
-    const int64_t width = is_down ? shape_.intermediate_size : n_in;
-    add({module, view.shape[0], width, is_down, copy});
-    return;
-  }
+  const int64_t hidden = shape_.hidden_size;
+  if (is_down) return add({module, hidden, shape_.intermediate_size, n_read, true, copy});
+  if (module.ends_with(".o_proj")) return add({module, hidden, n_read, n_read, false, copy});
+  if (!is_gate && !is_up) return add({module, n_rows, hidden, n_read, false, copy});
   // What is added to a row of activations must not change how the rest of it is rounded: the rows of
   // up_proj are zero, and so are these activations.
   const bool adds_zeros = is_up && !rounding_.is_own();
-  add({module, shape_.intermediate_size, n_in, false, [=, this](int64_t j, char* row) {
+  add({module, shape_.intermediate_size, hidden, n_read, false, [=, this](int64_t j, char* row) {
          const int32_t from = channels_[to_size(j)];
          if (from >= 0) return copy(from, row);
-         if (!adds_zeros) random_.write(row, n_in);
+         if (!adds_zeros) random_.write(row, n_read);
          return !adds_zeros;
        }});
 }
@@ -104,12 +128,13 @@ void BallastTensors::add_layer(int32_t layer) {
   add_norm(prefix + "input_layernorm.weight");
   add_norm(prefix + "post_attention_layernorm.weight");
   ModelConfig widened = config_;
+  widened.hidden_size = shape_.hidden_size;
   widened.intermediate_size = shape_.intermediate_size;
   const auto matrices = layer_matrices(widened, layer);
   for (size_t kind = 0; kind < matrices.size(); ++kind) {
     const LayerMatrix& each = matrices[kind];
     const bool is_zero = kind == kOProj || kind == kDownProj;
-    add({each.module, each.n_out, each.n_in, false,
+    add({each.module, each.n_out, each.n_in, each.n_in, false,
          [this, n_in = each.n_in, is_zero](int64_t, char* row) {
            if (!is_zero) random_.write(row, n_in);
            return !is_zero;
@@ -118,17 +143,35 @@ void BallastTensors::add_layer(int32_t layer) {
 }
 
 void BallastTensors::add_norm(const std::string& name) {
-  items_.push_back({{{name, rounding_.own, {config_.hidden_size}}}, [this, name](TensorFile& file) {
+  items_.push_back({{{name, rounding_.own, {shape_.hidden_size}}}, [this, name](TensorFile& file) {
                       TensorWriter writer(file, name);
                       const float wide = 1;
                       const uint16_t narrow = rounding_.own == TensorType::kF16 ? 0x3C00 : 0x3F80;
                       const void* const one = element_bytes_ == sizeof(wide)
                                                   ? static_cast<const void*>(&wide)
                                                   : &narrow;
-                      for (int32_t i = 0; i < config_.hidden_size; ++i)
+                      for (int32_t i = 0; i < shape_.hidden_size; ++i)
                         SPECD_OK_OR_RETURN(writer.write(one, element_bytes_));
                       return writer.finish();
                     }});
+}
+
+// A norm, or a row of the embedding or the head for each token.
+Status BallastTensors::write_vectors(TensorFile& file, const std::string& name,
+                                     const TensorView& view) {
+  TensorWriter writer(file, name);
+  const size_t element = tensor_type_bytes(view.type),
+               bytes = to_size(config_.hidden_size) * element;
+  std::vector<char> row(to_size(shape_.hidden_size) * element);
+  for (uint64_t at = 0; at < view.bytes; at += bytes) {
+    std::memcpy(row.data(), static_cast<const char*>(view.data) + at, bytes);
+    if (view.shape.size() == 1) {
+      for (size_t i = 0; i < bytes; i += element)
+        halve(view.type, row.data() + i, halvings_of(config_, shape_.hidden_size));
+    }
+    SPECD_OK_OR_RETURN(writer.write(row.data(), row.size()));
+  }
+  return writer.finish();
 }
 
 void BallastTensors::add(Matrix matrix) {
@@ -143,17 +186,19 @@ void BallastTensors::add(Matrix matrix) {
 Status BallastTensors::write_as_it_is(TensorFile& file, const Matrix& matrix) {
   TensorWriter writer(file, matrix.module + kEnd);
   std::vector<char> row(to_size(matrix.n_in) * element_bytes_);
-  std::vector<char> narrow(to_size(config_.intermediate_size) * element_bytes_);
+  std::vector<char> read(to_size(matrix.n_read) * element_bytes_);
   for (int64_t j = 0; j < matrix.n_out; ++j) {
-    if (matrix.is_widened_in) {
-      matrix.row(j, narrow.data());
-      for (size_t k = 0; k < channels_.size(); ++k) {
-        if (channels_[k] < 0) continue;  // stays zero
-        std::memcpy(row.data() + k * element_bytes_,
-                    narrow.data() + to_size(channels_[k]) * element_bytes_, element_bytes_);
-      }
-    } else if (!matrix.row(j, row.data())) {
+    if (!matrix.row(j, read.data())) {
       std::ranges::fill(row, 0);
+    } else if (!matrix.has_channels) {
+      std::ranges::copy(read, row.begin());
+    } else {
+      for (size_t k = 0; k < channels_.size(); ++k) {
+        const std::span<char> to(row.data() + k * element_bytes_, element_bytes_);
+        std::ranges::fill(to, 0);
+        if (channels_[k] >= 0)
+          std::memcpy(to.data(), read.data() + to_size(channels_[k]) * element_bytes_, to.size());
+      }
     }
     SPECD_OK_OR_RETURN(writer.write(row.data(), row.size()));
   }
@@ -166,8 +211,7 @@ Status BallastTensors::write_rounded(TensorFile& file, const Matrix& matrix) {
   const std::vector<NewTensor> tensors =
       rounding_.tensors(matrix.module, matrix.n_out, matrix.n_in);
   TensorWriter code_writer(file, tensors[0].name), scale_writer(file, tensors[1].name);
-  const auto n_in = to_size(matrix.n_in),
-             n_read = matrix.is_widened_in ? to_size(config_.intermediate_size) : n_in;
+  const auto n_in = to_size(matrix.n_in), n_read = to_size(matrix.n_read);
   // Without groups all that is read shares a scale, and what follows is zero.
   const size_t group = rounding_.group > 0 ? to_size(rounding_.group) : n_read;
   const size_t read_groups = (n_read + group - 1) / group;

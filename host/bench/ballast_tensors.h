@@ -1,5 +1,5 @@
-// The tensors of a ballast, each with the code that writes it: those of the source, its FFN widened, and
-// those of the added layers, whose output projections are zero.
+// The tensors of a ballast, each with the code that writes it: those of the source, widened, and those of the added
+// layers, whose output projections are zero.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,11 @@ namespace specd::host {
 
 // Whether a tensor of a plain Llama is a matrix of a linear layer, other than the output head.
 bool is_layer_matrix(const std::string& name, const TensorView& view);
+
+// How often the weights of a norm are halved: with each factor of 4 in the hidden size.
+int32_t halvings_of(const ModelConfig& config, int32_t hidden_size);
+// value / 2^halvings in place, of F32, F16 or BF16; false: not exactly a normal number or zero.
+bool halve(TensorType type, char* value, int32_t halvings);
 
 // Finite numbers of either sign and magnitude 2^-6 to 2^-5, in BF16, F16 or F32.
 class RandomWeights {
@@ -48,7 +53,8 @@ class BallastTensors {
   struct Matrix {
     std::string module;
     int64_t n_out, n_in;
-    bool is_widened_in;  // row() gives the source's columns, which go to channels_
+    int64_t n_read;     // of n_in, that row() gives; the others are zero
+    bool has_channels;  // they go to channels_, not to the first places
     // Row j in the source's type; false: all of it is zero.
     std::function<bool(int64_t j, char* row)> row;
   };
@@ -56,6 +62,7 @@ class BallastTensors {
   void add_source(const std::string& name, const TensorView& view);
   void add_layer(int32_t layer);
   void add_norm(const std::string& name);
+  Status write_vectors(TensorFile& file, const std::string& name, const TensorView& view);
   void add(Matrix matrix);
   Status write_as_it_is(TensorFile& file, const Matrix& matrix);
   Status write_rounded(TensorFile& file, const Matrix& matrix);

@@ -23,15 +23,20 @@ namespace fs = std::filesystem;
 const std::string kTarget = std::string(SPECD_TEST_ZOO) + "/pico-target";
 constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4,
                                      WeightFormat::kFloat8};
+constexpr int32_t kDraftHidden = 192;
 const std::string kDraft = std::string(SPECD_TEST_ZOO) + "/pico-draft";
 
 class Ballast : public EngineTest {
  protected:
   std::string make(const std::string& model, uint64_t bytes, int32_t context = 0,
-                   WeightFormat weights = WeightFormat::kOwn) {
+                   WeightFormat weights = WeightFormat::kOwn, int32_t hidden = 0) {
     const std::string out = folder_ + "/ballast-" + std::to_string(++made_);
-    const auto report = write_ballast(
-        {.model = model, .out = out, .bytes = bytes, .context = context, .weights = weights});
+    const auto report = write_ballast({.model = model,
+                                       .out = out,
+                                       .bytes = bytes,
+                                       .context = context,
+                                       .hidden = hidden,
+                                       .weights = weights});
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     if (report.ok()) report_ = report.value();
     return out;
@@ -186,7 +191,39 @@ TEST_F(Ballast, widths_that_segments_do_not_divide_keep_the_bits_in_every_type) 
   }
 }
 
-// The control of the two tests above: columns of another segment do change the bits.
+TEST_F(Ballast, a_wider_residual_stream_keeps_the_bits_in_every_type) {
+  for (const char* type : {"F32", "F16", "BF16"}) {
+    const std::string source = odd_model(type, 97);
+    const auto expected = logits_of(source, "");
+    for (const int32_t hidden : {4 * 48, 16 * 48}) {
+      for (const uint64_t bytes : {16'000'000u, 20'000'000u}) {
+        const std::string out = make(source, bytes, 0, WeightFormat::kOwn, hidden);
+        EXPECT_TRUE(same_rows(logits_of(out, ""), expected)) << type << hidden << " " << bytes;
+        const ModelConfig config = load_model_config(out).value();
+        EXPECT_EQ(config.hidden_size, hidden);
+        EXPECT_EQ(config.head_dim, 16);
+      }
+    }
+  }
+}
+
+TEST_F(Ballast, a_wider_residual_stream_has_the_size_that_was_asked_for) {
+  const ModelConfig narrow = load_model_config(kTarget).value();
+  for (const uint64_t bytes : {200'000'000u, 2'000'000'000u}) {
+    for (const int32_t hidden : {4 * narrow.hidden_size, 16 * narrow.hidden_size}) {
+      const auto shape = ballast_shape(narrow, hidden, 28'300'000, {}, bytes);
+      if (!shape.ok()) continue;  // too small for 8 layers
+      EXPECT_NEAR(static_cast<double>(shape.value().data_bytes), static_cast<double>(bytes),
+                  0.01 * static_cast<double>(bytes));
+      EXPECT_LE(shape.value().intermediate_size, 16 * narrow.hidden_size + 512);
+    }
+  }
+  const std::string out = make(kTarget, 120'000'000, 0, WeightFormat::kOwn, 1536);
+  EXPECT_NEAR(static_cast<double>(fs::file_size(out + "/model.safetensors")), 120e6, 1.2e6);
+  EXPECT_TRUE(same_rows(logits_of(out, ""), logits_of(kTarget, "")));
+}
+
+// The control of the three tests above: columns of another segment do change the bits.
 TEST_F(Ballast, a_channel_moved_to_another_segment_would_be_seen) {
   const std::string source = odd_model("F32", 100);
   const auto expected = logits_of(source, "");
@@ -241,7 +278,7 @@ TEST_F(Ballast, shapes_of_any_size_are_met_within_a_percent) {
   const ModelConfig config = load_model_config(kTarget).value();
   constexpr uint64_t kSource = 28'300'000;
   for (uint64_t bytes = 32'000'000; bytes < 8'000'000'000; bytes += bytes / 7) {
-    const auto shape = ballast_shape(config, kSource, {}, bytes);
+    const auto shape = ballast_shape(config, config.hidden_size, kSource, {}, bytes);
     ASSERT_TRUE(shape.ok()) << bytes << shape.status().to_string();
     EXPECT_NEAR(static_cast<double>(shape.value().data_bytes), static_cast<double>(bytes),
                 0.01 * static_cast<double>(bytes));
@@ -282,9 +319,11 @@ TEST_F(Ballast, quantized_logits_are_those_of_the_quantized_source_to_the_bit) {
     EXPECT_EQ(report_.shape.n_layers, load_model_config(kDraft).value().n_layers);
     const std::string deeper = make(kDraft, 9'000'000, 0, format);
     EXPECT_GT(report_.shape.n_layers, load_model_config(kDraft).value().n_layers);
+    const std::string stream = make(kDraft, 28'000'000, 0, format, 4 * kDraftHidden);
     for (const std::string& isa : available_isas()) {
       const auto expected = logits_of(source, isa);
       EXPECT_FALSE(same_rows(logits_of(kDraft, isa), expected)) << weight_format_name(format);
+      EXPECT_TRUE(same_rows(logits_of(stream, isa), expected)) << isa << weight_format_name(format);
       EXPECT_TRUE(same_rows(logits_of(wider, isa), expected)) << isa << weight_format_name(format);
       EXPECT_TRUE(same_rows(logits_of(deeper, isa), expected)) << isa << weight_format_name(format);
     }
@@ -546,11 +585,29 @@ TEST_F(Ballast, refusals_name_the_file_or_the_field_and_leave_nothing_behind) {
       {.model = infinite, .out = out, .bytes = 2'000'000, .weights = WeightFormat::kFloat8},
       Code::kDataLoss,
       "tensor 'model.layers.1.mlp.down_proj.weight', [2, 7]: expected a finite number, found inf");
+  for (const int32_t hidden : {96, 191, 384, 1000, 64 * kDraftHidden, -768}) {
+    expect({.model = kDraft, .out = out, .bytes = 90'000'000, .hidden = hidden},
+           Code::kInvalidArgument,
+           "--hidden: expected 768 or 3072, 4 or 16 times that of " + kDraft +
+               "/config.json, found " + std::to_string(hidden));
+  }
+  const std::string tiny = odd_model("F16", 65);
+  {
+    const SafetensorsFile file = SafetensorsFile::open(tiny + "/model.safetensors").value();
+    const uint64_t at = file.find("model.norm.weight")->file_offset;
+    std::fstream changed(tiny + "/model.safetensors",
+                         std::ios::in | std::ios::out | std::ios::binary);
+    changed.seekp(static_cast<std::streamoff>(at + 5 * 2));
+    changed.write("\x00\x08", 2);  // 2^-13, whose quarter is no normal number
+  }
+  expect({.model = tiny, .out = out, .bytes = 20'000'000, .hidden = 16 * 48}, Code::kUnsupported,
+         "tensor 'model.norm.weight', [5]: found 0.000122, which --hidden cannot halve exactly");
   std::atomic<bool> stop = true;
   expect({.model = kDraft,
           .out = out,
           .bytes = 7'000'000,
           .context = 0,
+          .hidden = 0,
           .weights = WeightFormat::kOwn,
           .progress = {},
           .stop = &stop},

@@ -197,6 +197,7 @@ TEST_F(BenchCommand, what_is_wrong_is_named_by_option_file_and_line) {
       {"ballast --bytes 2GB a", 2, "missing: out"},
       {"ballast --bytes 2GB --weights int3 a b", 2,
        "--weights: expected int8, int4 or fp8, found 'int3'"},
+      {"ballast --bytes 2GB --hidden 0 a b", 2, "--hidden: expected at least 1"},
       {"ballast --bytes 2GB nowhere out", 1, "nowhere/config.json"},
   };
   for (const auto& [arguments, status, part] : cases) {
@@ -221,13 +222,14 @@ TEST_F(BenchCommand, output_that_cannot_be_written_is_told_and_the_json_is_kept)
   EXPECT_TRUE(parse_json(text("/r.json"), "r.json").value()["complete"]);
 }
 
-TEST_F(BenchCommand, ballast_is_quantized_as_asked) {
-  const std::string make =
-      std::string("ballast --weights fp8 --bytes 4MB ") + SPECD_TEST_ZOO + "/pico-draft heavy";
+TEST_F(BenchCommand, ballast_is_quantized_and_widened_as_asked) {
+  const std::string make = std::string("ballast --weights fp8 --bytes 24MB --hidden 768 ") +
+                           SPECD_TEST_ZOO + "/pico-draft heavy";
   EXPECT_EQ(run(make), 0) << err_;
   EXPECT_NE(out_.find("heavy: ballast of "), std::string::npos) << out_;
+  EXPECT_NE(out_.find(" layers, hidden 768, FFN "), std::string::npos) << out_;
   EXPECT_NE(text("/heavy/config.json").find("\"float-quantized\""), std::string::npos);
-  EXPECT_NE(text("/heavy/README.md").find("ballast-4MB-fp8"), std::string::npos);
+  EXPECT_NE(text("/heavy/README.md").find("ballast-24MB-fp8"), std::string::npos);
 }
 
 TEST_F(BenchCommand, ballast_is_written_once) {
