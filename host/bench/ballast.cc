@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <vector>
 
 #include "core/base/json.h"
@@ -89,6 +90,10 @@ Status write_text(const std::string& path, const std::string& text) {
   return file ? Status() : cannot_write("write", path, errno != 0 ? errno : EIO);
 }
 
+double widened_epsilon(const ModelConfig& source, int32_t hidden_size) {
+  return std::ldexp(source.rms_norm_eps, -2 * halvings_of(source, hidden_size));
+}
+
 // The source's configuration with the new sizes, marked as ballast.
 Json ballast_config(Json config, const ModelConfig& source, const BallastOptions& options,
                     const BallastShape& shape, const WeightRounding& rounding,
@@ -97,7 +102,7 @@ Json ballast_config(Json config, const ModelConfig& source, const BallastOptions
   if (shape.hidden_size != source.hidden_size) {
     config["hidden_size"] = shape.hidden_size;
     config["head_dim"] = source.head_dim;  // else a part of hidden_size
-    config["rms_norm_eps"] = source.rms_norm_eps * source.hidden_size / shape.hidden_size;
+    config["rms_norm_eps"] = widened_epsilon(source, shape.hidden_size);
   }
   config["num_hidden_layers"] = shape.n_layers;
   if (options.context > 0) config["max_position_embeddings"] = options.context;
@@ -157,10 +162,19 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
   return Status();
 }
 
-Status check_norms(const Checkpoint& source, int32_t halvings) {
+// What a wider stream divides must stay exact.
+Status check_norms(const Checkpoint& source, const ModelConfig& config,
+                   const std::string& config_path, int32_t hidden_size) {
+  const int32_t halvings = halvings_of(config, hidden_size);
+  if (halvings == 0) return Status();
+  if (static_cast<float>(widened_epsilon(config, hidden_size)) < std::numeric_limits<float>::min())
+    return Status(Code::kUnsupported, config_path + ": key 'rms_norm_eps': found " +
+                                          float_text(static_cast<float>(config.rms_norm_eps)) +
+                                          ", which is too small for --hidden " +
+                                          std::to_string(hidden_size));
   for (const auto& [name, entry] : source.tensors()) {
     const TensorView& view = *entry.view;
-    if (view.shape.size() != 1) continue;
+    if (view.shape.size() != 1 || !is_used(name, config)) continue;
     const uint64_t element = tensor_type_bytes(view.type);
     for (uint64_t i = 0; i < view.bytes / element; ++i) {
       char value[sizeof(float)];
@@ -168,7 +182,7 @@ Status check_norms(const Checkpoint& source, int32_t halvings) {
       if (halve(view.type, value, halvings)) continue;
       return Status(Code::kUnsupported, source.path_of(name) + ": tensor " + quote(name) + ", [" +
                                             std::to_string(i) + "]: found " +
-                                            std::to_string(float_value(view.type, value)) +
+                                            float_text(float_value(view.type, value)) +
                                             ", which --hidden cannot halve exactly");
     }
   }
@@ -210,11 +224,14 @@ Result<BallastShape> ballast_shape(const ModelConfig& config, int32_t hidden_siz
   const int64_t width_limit = std::min(kWidthMax, rounding.inputs_max());
   const int64_t width_most = std::min(
       width_limit, std::max(kWidthOfHiddenMax * int64_t{config.hidden_size}, 2 * source_width));
-  // Embedding, head and last norm, as long as the hidden size.
+  // Of the embedding, the head and the last norm.
+  const double per_channel =
+      (double{1} * config.vocab_size * (config.tie_word_embeddings ? 1 : 2) + 1) *
+      static_cast<double>(tensor_type_bytes(rounding.own));
   const double fixed =
-      (static_cast<double>(source_data_bytes) -
-       config.n_layers * (layer_bytes(config, own, config.intermediate_size) + norms(config))) *
-      hidden_size / config.hidden_size;
+      static_cast<double>(source_data_bytes) -
+      config.n_layers * (layer_bytes(config, own, config.intermediate_size) + norms(config)) +
+      per_channel * (hidden_size - config.hidden_size);
   const double wanted = static_cast<double>(data_bytes);
   const auto size_of = [&](int64_t layers, int64_t width) {
     return fixed + static_cast<double>(layers) *
@@ -268,7 +285,8 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
                                               "), found " + std::to_string(options.context));
   const int32_t hidden = options.hidden == 0 ? config.hidden_size : options.hidden;
   const int32_t halvings = halvings_of(config, hidden);
-  if (halvings > 2 || int64_t{config.hidden_size} << 2 * halvings != hidden)
+  if (options.hidden != 0 && (halvings < 1 || halvings > 2 ||
+                              int64_t{config.hidden_size} << 2 * halvings != options.hidden))
     return Status(Code::kInvalidArgument,
                   "--hidden: expected " + std::to_string(4 * int64_t{config.hidden_size}) + " or " +
                       std::to_string(16 * int64_t{config.hidden_size}) +
@@ -297,7 +315,11 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
             WeightRounding::make(options.weights, source.at("model.embed_tokens.weight").type,
                                  config, config_path));
   if (!rounding.is_own()) SPECD_OK_OR_RETURN(check_finite(source));
-  SPECD_OK_OR_RETURN(check_norms(source, halvings));
+  SPECD_OK_OR_RETURN(check_norms(source, config, config_path, hidden));
+  if (const int32_t most = std::min(kWidthMax, rounding.inputs_max());
+      options.hidden != 0 && hidden > most)
+    return Status(Code::kInvalidArgument, "--hidden: expected at most " + std::to_string(most) +
+                                              ", found " + std::to_string(hidden));
 
   uint64_t source_data_bytes = 0;
   for (const auto& [name, entry] : source.tensors()) source_data_bytes += entry.view->bytes;

@@ -6,8 +6,8 @@
 //             write_ballast({.model = "configs/zoo/pico-target", .out = "build/heavy",
 //                            .bytes = 2'000'000'000}));
 //
-// With BallastOptions::hidden the residual stream gets wider as well, and a model of 384 channels the shape of those that
-// are served: narrow layers spend much of their time between matmuls.
+// BallastOptions::hidden widens the residual stream as well: narrow layers spend much of their time between matmuls, unlike
+// those of models that are served.
 //
 // Why the bits stay the same: the added columns of down_proj are zero, and fma(a, 0, acc) is acc. They
 // stand where no sum of the source is cut otherwise (ballast_channels.h). An added layer adds

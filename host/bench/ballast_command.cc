@@ -21,7 +21,7 @@ int ballast_command(const std::vector<std::string>& arguments) {
   add("bytes", po::value<std::string>(), "size of the new model.safetensors: 2GB, 512MiB");
   add("context", po::value<int32_t>(), "new max_position_embeddings, for long prompts");
   add("hidden", po::value<int32_t>(),
-      "new hidden_size, 4 or 16 times that of MODEL, for a shape like those that are served");
+      "new hidden_size, 4 or 16 times that of MODEL: fewer, wider layers");
   add("weights", po::value<std::string>(),
       "quantize the linear layers: int8 (W8A8), int4 (W4A16) or fp8; default: as in MODEL");
   add("model", po::value<std::string>(), "a Hugging Face folder with a plain Llama");

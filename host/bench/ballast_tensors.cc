@@ -91,10 +91,14 @@ Status BallastTensors::write(TensorFile& file) {
 
 void BallastTensors::add_source(const std::string& name, const TensorView& view) {
   if (!is_layer_matrix(name, view)) {
+    const bool is_widened = is_used(name, config_);
     std::vector<int64_t> shape = view.shape;
-    shape.back() = shape_.hidden_size;
-    items_.push_back({{{name, view.type, shape}}, [this, name, &view](TensorFile& file) {
-                        return write_vectors(file, name, view);
+    if (is_widened) shape.back() = shape_.hidden_size;
+    items_.push_back({{{name, view.type, shape}}, [=, this, &view](TensorFile& file) {
+                        if (is_widened) return write_vectors(file, name, view);
+                        TensorWriter writer(file, name);
+                        SPECD_OK_OR_RETURN(writer.write(view.data, view.bytes));
+                        return writer.finish();
                       }});
     return;
   }

@@ -1,5 +1,6 @@
 // Attention over pages, one kv head at a time. Its query heads share each widened K and V; so do four rows side by
-// side (AVX-512; others fewer) in the pages that all of them see whole, which are taken two at a time.
+// side (AVX-512; others fewer) in the pages that all of them see whole. With AVX-512 such pages, and those of a row alone,
+// are taken two at a time.
 //
 // Masked positions are skipped altogether, so the content of their slots is never used. They lie
 // after the row's own position (at the end of its last block) or before its window (at the start of
@@ -88,8 +89,8 @@ struct Query {
   float l[kHeads];
 };
 
-// The processor adds products twice as fast as it loads factors. So a factor is used twice, for two pages of K or two
-// vectors of V, and as many rows share them as have their sums in registers.
+// A processor with AVX-512 adds products twice as fast as it loads factors. So it uses a factor twice, for two pages of K
+// or two vectors of V, and as many rows share them as have their sums in registers.
 constexpr int kTwice = SPECD_ISA_LEVEL == 2 ? 2 : 1;
 template <int kHeads, int kRows, int kUses>
 constexpr int kRowsAtOnce = kHeads* kRows* kUses <= 24 || kRows == 1 ? kRows : kRows / 2;
@@ -278,15 +279,14 @@ __attribute__((noinline)) void add_blocks(const AttentionArgs& a, int64_t row, i
   for (int i = 0; i < n; ++i) add_block<kType, kHeads, kRows>(a, b[i], g, score[i], rows);
 }
 
-// Query heads [head, head + kHeads), all of kv head g, of rows [row, row + n_rows).
+// Query heads [head, head + kHeads), all of kv head g, of rows [row, row + n_rows): shared_rows(kHeads), or one.
 template <KvDType kType, int kHeads>
 void heads_of(const AttentionArgs& a, int64_t row, int n_rows, int32_t g, int32_t head) {
   constexpr int kShared = shared_rows(kHeads);
   const size_t d_head = static_cast<size_t>(a.kv.head_dim);
   Query<kHeads> rows[kShared];
-  // In [shared_begin, shared_end) all rows see the same whole pages, or a row alone does. A row outside [begin, end)
-  // sees nothing.
-  int32_t shared_begin = 0, shared_end = n_rows == kShared || n_rows == 1 ? a.span[row] : 0;
+  // In [shared_begin, shared_end) all rows see the same pages. A row outside [begin, end) sees nothing.
+  int32_t shared_begin = 0, shared_end = a.span[row];
   int32_t begin = window_begin(a, row), end = 0;
   for (int r = 0; r < n_rows; ++r) {
     const int64_t at = row + r, heads = a.n_heads + 2 * int64_t{a.kv.n_kv_heads};

@@ -62,11 +62,12 @@ class Ballast : public EngineTest {
     return out;
   }
   // Random weights in a shape whose sizes divide badly; `type` as a safetensors name. `hidden`: a multiple
-  // of 16.
-  std::string odd_model(const std::string& type, int32_t width, int32_t hidden = 48) {
+  // of 16. `has_more`: a head of its own, and tensors that no forward reads.
+  std::string odd_model(const std::string& type, int32_t width, int32_t hidden = 48,
+                        bool has_more = false) {
     constexpr int32_t kLayers = 2, kVocab = 4096;
-    const std::string folder =
-        folder_ + "/odd-" + type + "-" + std::to_string(width) + "-" + std::to_string(hidden);
+    const std::string folder = folder_ + "/odd-" + type + "-" + std::to_string(width) + "-" +
+                               std::to_string(hidden) + (has_more ? "-more" : "");
     fs::create_directories(folder);
     const Json config{{"architectures", {"LlamaForCausalLM"}},
                       {"model_type", "llama"},
@@ -79,11 +80,12 @@ class Ballast : public EngineTest {
                       {"vocab_size", kVocab},
                       {"max_position_embeddings", 64},
                       {"rms_norm_eps", 1e-5},
-                      {"tie_word_embeddings", true}};
+                      {"tie_word_embeddings", !has_more}};
     std::ofstream(folder + "/config.json") << config.dump();
     fs::copy_file(kDraft + "/tokenizer.json", folder + "/tokenizer.json");
     std::vector<std::pair<std::string, std::vector<int64_t>>> tensors = {
         {"model.embed_tokens.weight", {kVocab, hidden}}, {"model.norm.weight", {hidden}}};
+    if (has_more) tensors.push_back({"lm_head.weight", {kVocab, hidden}});
     for (int32_t i = 0; i < kLayers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".";
       tensors.push_back({layer + "input_layernorm.weight", {hidden}});
@@ -117,6 +119,18 @@ class Ballast : public EngineTest {
         }
       }
       header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+    }
+    if (has_more) {
+      const auto add = [&](const char* name, const char* dtype, const std::vector<int64_t>& shape,
+                           const std::string& bytes) {
+        const size_t begin = data.size();
+        data += bytes;
+        header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+      };
+      add("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {8}, std::string(32, '\1'));
+      add("model.layers.1.self_attn.rotary_emb.inv_freq", "F32", {0}, "");
+      add("medusa_head.0.bias", "I64", {1}, "eightbyt");
+      add("medusa_head.1.bias", "I8", {1}, "b");
     }
     const std::string text = header.dump();
     const uint64_t length = text.size();
@@ -207,12 +221,35 @@ TEST_F(Ballast, a_wider_residual_stream_keeps_the_bits_in_every_type) {
   }
 }
 
+TEST_F(Ballast, tensors_that_no_forward_reads_stay_as_they_are) {
+  for (const char* type : {"F32", "BF16"}) {
+    const std::string source = odd_model(type, 97, 48, true);
+    const auto expected = logits_of(source, "");
+    for (const int32_t hidden : {0, 4 * 48}) {
+      const std::string out = make(source, 12'000'000, 0, WeightFormat::kOwn, hidden);
+      EXPECT_TRUE(same_rows(logits_of(out, ""), expected)) << type << hidden;
+      const SafetensorsFile file = SafetensorsFile::open(out + "/model.safetensors").value();
+      for (const auto& [name, bytes] :
+           {std::pair{"model.layers.0.self_attn.rotary_emb.inv_freq", std::string(32, '\1')},
+            {"model.layers.1.self_attn.rotary_emb.inv_freq", ""},
+            {"medusa_head.0.bias", "eightbyt"},
+            {"medusa_head.1.bias", "b"}}) {
+        const TensorView* const view = file.find(name);
+        ASSERT_NE(view, nullptr) << name;
+        EXPECT_EQ(std::string(static_cast<const char*>(view->data), view->bytes), bytes) << name;
+      }
+    }
+  }
+}
+
 TEST_F(Ballast, a_wider_residual_stream_has_the_size_that_was_asked_for) {
   const ModelConfig narrow = load_model_config(kTarget).value();
   for (const uint64_t bytes : {200'000'000u, 2'000'000'000u}) {
     for (const int32_t hidden : {4 * narrow.hidden_size, 16 * narrow.hidden_size}) {
       const auto shape = ballast_shape(narrow, hidden, 28'300'000, {}, bytes);
-      if (!shape.ok()) continue;  // too small for 8 layers
+      const bool fits_8_layers = bytes > 200'000'000 || hidden == 4 * narrow.hidden_size;
+      ASSERT_EQ(shape.ok(), fits_8_layers) << bytes << " " << hidden;
+      if (!fits_8_layers) continue;
       EXPECT_NEAR(static_cast<double>(shape.value().data_bytes), static_cast<double>(bytes),
                   0.01 * static_cast<double>(bytes));
       EXPECT_LE(shape.value().intermediate_size, 16 * narrow.hidden_size + 512);
@@ -223,7 +260,7 @@ TEST_F(Ballast, a_wider_residual_stream_has_the_size_that_was_asked_for) {
   EXPECT_TRUE(same_rows(logits_of(out, ""), logits_of(kTarget, "")));
 }
 
-// The control of the three tests above: columns of another segment do change the bits.
+// The control of logits_ and widths_: columns of another segment do change the bits.
 TEST_F(Ballast, a_channel_moved_to_another_segment_would_be_seen) {
   const std::string source = odd_model("F32", 100);
   const auto expected = logits_of(source, "");
@@ -585,13 +622,22 @@ TEST_F(Ballast, refusals_name_the_file_or_the_field_and_leave_nothing_behind) {
       {.model = infinite, .out = out, .bytes = 2'000'000, .weights = WeightFormat::kFloat8},
       Code::kDataLoss,
       "tensor 'model.layers.1.mlp.down_proj.weight', [2, 7]: expected a finite number, found inf");
-  for (const int32_t hidden : {96, 191, 384, 1000, 64 * kDraftHidden, -768}) {
+  for (const int32_t hidden : {96, 191, kDraftHidden, 384, 1000, 64 * kDraftHidden, -768}) {
     expect({.model = kDraft, .out = out, .bytes = 90'000'000, .hidden = hidden},
            Code::kInvalidArgument,
            "--hidden: expected 768 or 3072, 4 or 16 times that of " + kDraft +
                "/config.json, found " + std::to_string(hidden));
   }
   const std::string tiny = odd_model("F16", 65);
+  const auto set_epsilon = [&](double epsilon) {
+    Json changed = parse_json_file(tiny + "/config.json", 1 << 20).value();
+    changed["rms_norm_eps"] = epsilon;
+    std::ofstream(tiny + "/config.json") << changed.dump();
+  };
+  set_epsilon(1e-37);
+  expect({.model = tiny, .out = out, .bytes = 20'000'000, .hidden = 16 * 48}, Code::kUnsupported,
+         "config.json: key 'rms_norm_eps': found 1e-37, which is too small for --hidden 768");
+  set_epsilon(1e-5);
   {
     const SafetensorsFile file = SafetensorsFile::open(tiny + "/model.safetensors").value();
     const uint64_t at = file.find("model.norm.weight")->file_offset;
@@ -600,8 +646,9 @@ TEST_F(Ballast, refusals_name_the_file_or_the_field_and_leave_nothing_behind) {
     changed.seekp(static_cast<std::streamoff>(at + 5 * 2));
     changed.write("\x00\x08", 2);  // 2^-13, whose quarter is no normal number
   }
-  expect({.model = tiny, .out = out, .bytes = 20'000'000, .hidden = 16 * 48}, Code::kUnsupported,
-         "tensor 'model.norm.weight', [5]: found 0.000122, which --hidden cannot halve exactly");
+  expect(
+      {.model = tiny, .out = out, .bytes = 20'000'000, .hidden = 16 * 48}, Code::kUnsupported,
+      "tensor 'model.norm.weight', [5]: found 0.00012207031, which --hidden cannot halve exactly");
   std::atomic<bool> stop = true;
   expect({.model = kDraft,
           .out = out,
