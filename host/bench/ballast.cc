@@ -222,6 +222,10 @@ Result<BallastShape> ballast_shape(const ModelConfig& config, int32_t hidden_siz
     return 2.0 * of.hidden_size * static_cast<double>(tensor_type_bytes(rounding.own));
   };
   const int64_t width_limit = std::min(kWidthMax, rounding.inputs_max());
+  if (hidden_size > width_limit)
+    return Status(Code::kInvalidArgument, "--hidden: expected at most " +
+                                              std::to_string(width_limit) + ", found " +
+                                              std::to_string(hidden_size));
   const int64_t width_most = std::min(
       width_limit, std::max(kWidthOfHiddenMax * int64_t{config.hidden_size}, 2 * source_width));
   // Of the embedding, the head and the last norm.
@@ -316,10 +320,6 @@ Result<BallastReport> write_ballast(const BallastOptions& options) {
                                  config, config_path));
   if (!rounding.is_own()) SPECD_OK_OR_RETURN(check_finite(source));
   SPECD_OK_OR_RETURN(check_norms(source, config, config_path, hidden));
-  if (const int32_t most = std::min(kWidthMax, rounding.inputs_max());
-      options.hidden != 0 && hidden > most)
-    return Status(Code::kInvalidArgument, "--hidden: expected at most " + std::to_string(most) +
-                                              ", found " + std::to_string(hidden));
 
   uint64_t source_data_bytes = 0;
   for (const auto& [name, entry] : source.tensors()) source_data_bytes += entry.view->bytes;

@@ -57,7 +57,7 @@ struct BallastReport {
 // 16 times the model's hidden size, the rest becomes layers; then the width is fitted, as a multiple of 512 when that meets the
 // size within 0.8 %, else of 256, 128 and so on down to 8, or to a group of kInt4.
 // `source_data_bytes`: of all tensors of the source. kInvalidArgument names the smallest or the
-// largest possible size.
+// largest possible size, or the largest hidden size.
 Result<BallastShape> ballast_shape(const ModelConfig& config, int32_t hidden_size,
                                    uint64_t source_data_bytes, const WeightRounding& rounding,
                                    uint64_t data_bytes);

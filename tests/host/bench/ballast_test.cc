@@ -255,6 +255,12 @@ TEST_F(Ballast, a_wider_residual_stream_has_the_size_that_was_asked_for) {
       EXPECT_LE(shape.value().intermediate_size, 16 * narrow.hidden_size + 512);
     }
   }
+  ModelConfig large = narrow;
+  large.hidden_size = 5120;
+  const WeightRounding rounding{.format = WeightFormat::kInt8};
+  EXPECT_TRUE(ballast_shape(large, 20480, 28'300'000, rounding, 200'000'000'000).ok());
+  const auto larger = ballast_shape(large, 81920, 28'300'000, rounding, 200'000'000'000);
+  EXPECT_EQ(larger.status().message(), "--hidden: expected at most 65536, found 81920");
   const std::string out = make(kTarget, 120'000'000, 0, WeightFormat::kOwn, 1536);
   EXPECT_NEAR(static_cast<double>(fs::file_size(out + "/model.safetensors")), 120e6, 1.2e6);
   EXPECT_TRUE(same_rows(logits_of(out, ""), logits_of(kTarget, "")));
