@@ -17,6 +17,7 @@
 
 #include "core/base/json.h"
 #include "core/base/quote.h"
+#include "core/base/to_size.h"
 #include "core/model/checkpoint.h"
 #include "core/model/layer_matrices.h"
 #include "core/model/number_at.h"
@@ -162,7 +163,7 @@ Status write_folder(const BallastOptions& options, const std::string& folder,
   return Status();
 }
 
-// What a wider stream divides must stay exact.
+// A wider stream divides the epsilon and the weights of norms, which must stay exact.
 Status check_norms(const Checkpoint& source, const ModelConfig& config,
                    const std::string& config_path, int32_t hidden_size) {
   const int32_t halvings = halvings_of(config, hidden_size);
@@ -176,13 +177,13 @@ Status check_norms(const Checkpoint& source, const ModelConfig& config,
     const TensorView& view = *entry.view;
     if (view.shape.size() != 1 || !is_used(name, config)) continue;
     const uint64_t element = tensor_type_bytes(view.type);
-    for (uint64_t i = 0; i < view.bytes / element; ++i) {
+    for (int64_t i = 0; i < view.shape[0]; ++i) {
       char value[sizeof(float)];
-      std::memcpy(value, static_cast<const char*>(view.data) + i * element, element);
+      std::memcpy(value, static_cast<const char*>(view.data) + to_size(i) * element, element);
       if (halve(view.type, value, halvings)) continue;
-      return Status(Code::kUnsupported, source.path_of(name) + ": tensor " + quote(name) + ", [" +
-                                            std::to_string(i) + "]: found " +
-                                            float_text(float_value(view.type, value)) +
+      return Status(Code::kUnsupported, source.path_of(name) + ": tensor " + quote(name) + ", " +
+                                            place_in(view, i) + ": found " +
+                                            float_text(float_at(view, i)) +
                                             ", which --hidden cannot halve exactly");
     }
   }
@@ -228,7 +229,7 @@ Result<BallastShape> ballast_shape(const ModelConfig& config, int32_t hidden_siz
                                               std::to_string(hidden_size));
   const int64_t width_most = std::min(
       width_limit, std::max(kWidthOfHiddenMax * int64_t{config.hidden_size}, 2 * source_width));
-  // Of the embedding, the head and the last norm.
+  // Bytes that one hidden channel has in the embedding, the head and the last norm.
   const double per_channel =
       (double{1} * config.vocab_size * (config.tie_word_embeddings ? 1 : 2) + 1) *
       static_cast<double>(tensor_type_bytes(rounding.own));

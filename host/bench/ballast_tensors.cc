@@ -166,12 +166,12 @@ Status BallastTensors::write_vectors(TensorFile& file, const std::string& name,
   TensorWriter writer(file, name);
   const size_t element = tensor_type_bytes(view.type),
                bytes = to_size(config_.hidden_size) * element;
+  const int32_t halvings = halvings_of(config_, shape_.hidden_size);
   std::vector<char> row(to_size(shape_.hidden_size) * element);
   for (uint64_t at = 0; at < view.bytes; at += bytes) {
     std::memcpy(row.data(), static_cast<const char*>(view.data) + at, bytes);
     if (view.shape.size() == 1) {
-      for (size_t i = 0; i < bytes; i += element)
-        halve(view.type, row.data() + i, halvings_of(config_, shape_.hidden_size));
+      for (size_t i = 0; i < bytes; i += element) halve(view.type, row.data() + i, halvings);
     }
     SPECD_OK_OR_RETURN(writer.write(row.data(), row.size()));
   }

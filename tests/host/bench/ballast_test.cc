@@ -266,7 +266,7 @@ TEST_F(Ballast, a_wider_residual_stream_has_the_size_that_was_asked_for) {
   EXPECT_TRUE(same_rows(logits_of(out, ""), logits_of(kTarget, "")));
 }
 
-// The control of logits_ and widths_: columns of another segment do change the bits.
+// The control of the tests of FFN widths above: columns of another segment do change the bits.
 TEST_F(Ballast, a_channel_moved_to_another_segment_would_be_seen) {
   const std::string source = odd_model("F32", 100);
   const auto expected = logits_of(source, "");
