@@ -1,12 +1,19 @@
 // A matmul of codes apart from its arithmetic: the packed matrix, and the walk over it in tiles.
 //
 // The arithmetic is a Form, a struct in integers.cc or float8.cc:
-//   Sum                      of a run so far: int32_t or float
+//   Sum, Sums                of a run so far: int32_t or float, and a register of them, of one row by a panel
 //   kStepK                   k of a line
 //   kCuts                    whether runs are cut, at multiples of kBlock; otherwise none is longer than kBlock
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
-//   tiles<rows, panels>(TileArgs)
+//   x_at(a), x_stride(a)     x of a tile's first row from its block on, and the distance of rows
+//   kXOfLine                 from x of a line to that of the next
+//   add_line<rows, panels>(x, x_stride, codes, panel_bytes, sum)
+//   first_sum(a, of_run, run, r, p)
+//                            the sums of row r by panel p before the first line of a run
+//   total(a, of_run, r, sum, scale, before)
+//                            their totals behind the last line; scale is that of the run's group
+//   load_sums(p), store_sums(p, sums)
 //
 // All panels of codes are followed by the scales, [panel][n_groups][16], and the zeros of the same shape.
 #pragma once
@@ -26,6 +33,7 @@ static_assert(kRun16Max <= kBlock && RoundedRows::kFloatBlock % kBlock == 0);
 constexpr size_t kLead = 2048;
 static_assert(kBlock * kWidth <= kLead);
 constexpr int kChunkRows = 48;  // rows whose sums stay in the cache
+constexpr int kSumsOfRow = kStreams * kWidth;
 #ifdef __has_feature
 constexpr bool kIsUnderTsan = __has_feature(thread_sanitizer);
 #else
@@ -67,23 +75,21 @@ struct Block {
   int n_runs = 0;
   int k = 0, n = 0;
   bool starts = true, ends = true;  // whether it has the beginnings of its runs, and their ends
+  bool is_part() const { return !starts || !ends; }
 };
 
 // Tiles that lie one below the other: each has some rows by some panels by the k of a block.
 struct TileArgs {
   int tiles = 0;
   const RoundedRows* x = nullptr;
-  size_t x_stride = 0;
-  size_t row = 0;  // the first
+  size_t x_stride = 0;  // of integers
+  size_t row = 0;       // the first
   // Where x->scale and x->start have that row and the block's first run; rows are run_stride apart.
   size_t of_run = 0, run_stride = 0;
   Block block = {};
   const uint8_t* codes = nullptr;  // of the block's first k of the first panel
   size_t panel_bytes = 0;
-  // The sums of a run start in its first block and are loaded in later ones. Its last block adds them to the totals,
-  // the others store them.
-  void* sums = nullptr;  // Form::Sum [rows][stride]
-  size_t stride = 0;
+  void* sums = nullptr;  // Form::Sum [rows][kSumsOfRow], of a run that is longer than the block
   // Totals start at 0 with the matrix's first run.
   bool has_totals = false;
   float* totals = nullptr;  // [rows][totals_stride]
@@ -96,7 +102,7 @@ struct TileArgs {
   // Prefetched meanwhile: for each panel a piece as long as the block, by fetch_every tiles together. The pieces of two
   // panels are fetch_apart bytes from each other.
   const uint8_t* fetch = nullptr;
-  size_t fetch_apart = 0, fetch_step = 0;
+  size_t fetch_apart = 0;
   int fetch_every = 1;
 };
 
@@ -150,41 +156,146 @@ SPECD_INLINE void fetch_in_round(const TileArgs& a, Fetch& fetch) {
   for (int i = 0; i < kStreams; ++i) {
     prefetch_near(fetch.at + i % kPanels * a.fetch_apart + i / kPanels * kLine);
   }
-  fetch.at += a.fetch_step;
+  fetch.at += kStreams / kPanels * kLine;
 }
 
+SPECD_INLINE F32x16 scale_of(const TileArgs& a, const Run& run, int panel) {
+  return load(a.scale + run.group * kWidth + panel * a.scale_step);
+}
 // Prefetches the scales that the panels behind have for a run.
-template <int kPanels>
-SPECD_INLINE void fetch_scales(const TileArgs& a, const Run& run) {
+SPECD_INLINE void fetch_scales(const TileArgs& a, const Run& run, int panels) {
   const float* const scale = a.scale + run.group * kWidth + a.scale_ahead;
 #pragma GCC unroll 4
-  for (int p = 0; p < kPanels; ++p) prefetch_near(scale + p * a.scale_step);
+  for (int p = 0; p < panels; ++p) prefetch_near(scale + p * a.scale_step);
 }
 
-// Calls step() for each line that the panels of a tile have of a run of its block. A round reads kStreams lines.
-template <typename Form, int kPanels, typename Step>
-SPECD_INLINE void each_line(const TileArgs& a, int run, Fetch& fetch, const Step& step) {
+// Adds n k to the sums of a tile, from x and w on. A round reads kStreams lines.
+template <typename Form, int kRows, int kPanels>
+SPECD_INLINE void add_lines(const TileArgs& a, int n, const typename Form::Factor*& x,
+                            size_t x_stride, const uint8_t*& w, Fetch& fetch,
+                            typename Form::Sums (&sum)[kRows][kPanels]) {
   constexpr int kRound = kStreams / kPanels;
-  const int n = a.block.n_runs == 1 ? a.block.n : a.block.runs[run].n, steps = n / Form::kStepK;
-  int s = 0;
-  for (; s + kRound <= steps; s += kRound) {
+  const int lines = n / Form::kStepK;
+  const auto step = [&]() __attribute__((always_inline)) {
+    Form::template add_line<kRows, kPanels>(x, x_stride, w, a.panel_bytes, sum);
+    x += Form::kXOfLine;
+    w += kLine;
+  };
+  int i = 0;
+  for (; i + kRound <= lines; i += kRound) {
     fetch_in_round<kPanels>(a, fetch);
 #pragma GCC unroll 4
-    for (int i = 0; i < kRound; ++i) step();
+    for (int j = 0; j < kRound; ++j) step();
   }
-  for (; s < steps; ++s) step();
+  for (; i < lines; ++i) step();
+}
+
+// Tiles over a block of whole runs, whose sums stay in registers. TSan does not instrument tiles, as in matmul.cc.
+template <typename Form, int kRows, int kPanels>
+__attribute__((noinline, no_sanitize("thread"))) static void tiles_of_runs(const TileArgs& args) {
+  const TileArgs a = args;  // no store can change a copy, so what it has stays in registers
+  const size_t x_stride = Form::x_stride(a);
+  const typename Form::Factor* of_tile = Form::x_at(a);
+  float* totals = a.totals;
+  size_t of_run = a.of_run;
+  Fetch fetch{a.fetch, 1};
+  for (int t = 0; t < a.tiles; ++t) {
+    const typename Form::Factor* x = of_tile;
+    const uint8_t* w = a.codes;
+    for (int i = 0; i < a.block.n_runs; ++i) {
+      const Run& run = a.block.runs[i];
+      typename Form::Sums sum[kRows][kPanels];
+      each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+        sum[r][p] = Form::first_sum(a, of_run + i, run, r, p);
+      });
+      add_lines<Form, kRows, kPanels>(a, run.n, x, x_stride, w, fetch, sum);
+      if (t == 0) fetch_scales(a, run, kPanels);
+      F32x16 scale[kPanels];
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) scale[p] = scale_of(a, run, p);
+      const bool is_first = !a.has_totals && i == 0;
+      each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+        float* const total = totals + r * a.totals_stride + kWidth * p;
+        store(total, Form::total(a, of_run + i, r, sum[r][p], scale[p],
+                                 is_first ? set1(0.0f) : load(total)));
+      });
+    }
+    of_tile += kRows * x_stride;
+    totals += kRows * a.totals_stride;
+    of_run += kRows * a.run_stride;
+  }
+}
+
+// Tiles over a part of a run. A function that can do no more than this has fewer instructions from tile to tile.
+template <typename Form, int kRows, int kPanels>
+__attribute__((noinline, no_sanitize("thread"))) static void tiles_of_part(const TileArgs& args) {
+  const TileArgs a = args;
+  const size_t x_stride = Form::x_stride(a);
+  const typename Form::Factor* of_tile = Form::x_at(a);
+  typename Form::Sum* sums = static_cast<typename Form::Sum*>(a.sums);
+  Fetch fetch{a.fetch, 1};
+  for (int t = 0; t < a.tiles; ++t) {
+    const typename Form::Factor* x = of_tile;
+    const uint8_t* w = a.codes;
+    typename Form::Sums sum[kRows][kPanels];
+    each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+      sum[r][p] = Form::load_sums(sums + r * kSumsOfRow + p * kWidth);
+    });
+    add_lines<Form, kRows, kPanels>(a, a.block.n, x, x_stride, w, fetch, sum);
+    each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+      Form::store_sums(sums + r * kSumsOfRow + p * kWidth, sum[r][p]);
+    });
+    of_tile += kRows * x_stride;
+    sums += kRows * kSumsOfRow;
+  }
+}
+
+// Before the first part of a run, and behind the last: the sums and totals of some rows by some panels.
+template <typename Form>
+static void start_run(const TileArgs& a, int rows, int panels) {
+  for (int p = 0; p < panels; ++p) {
+    typename Form::Sum* const sums = static_cast<typename Form::Sum*>(a.sums) + p * kWidth;
+    for (int r = 0; r < rows; ++r) {
+      Form::store_sums(sums + r * kSumsOfRow, Form::first_sum(a, a.of_run, *a.block.runs, r, p));
+    }
+  }
+}
+template <typename Form>
+static void end_run(const TileArgs& a, int rows, int panels) {
+  fetch_scales(a, *a.block.runs, panels);
+  for (int p = 0; p < panels; ++p) {
+    const typename Form::Sum* const sums =
+        static_cast<const typename Form::Sum*>(a.sums) + p * kWidth;
+    const F32x16 scale = scale_of(a, *a.block.runs, p);
+    for (int r = 0; r < rows; ++r) {
+      float* const total = a.totals + r * a.totals_stride + p * kWidth;
+      store(total, Form::total(a, a.of_run, r, Form::load_sums(sums + r * kSumsOfRow), scale,
+                               a.has_totals ? load(total) : set1(0.0f)));
+    }
+  }
 }
 
 using TileFn = void (*)(const TileArgs&);
+struct TileFns {
+  TileFn of_runs, of_part;
+};
+template <typename Form, int kRows, int kPanels>
+static TileFns tile_fns() {
+  if constexpr (Form::kCuts) {
+    return {tiles_of_runs<Form, kRows, kPanels>, tiles_of_part<Form, kRows, kPanels>};
+  } else {
+    return {tiles_of_runs<Form, kRows, kPanels>, nullptr};
+  }
+}
 
 // Tiles of `rows` rows by one panel or, if `wide`, by panels_of(rows).
 template <typename Form>
-static TileFn tiles_of(int rows, bool wide) {
-#define SPECD_TILE(n)                                                                         \
-  case n:                                                                                     \
-    if constexpr ((n) <= Form::kTileRows) {                                                   \
-      return wide ? Form::template tiles<n, Form::panels_of(n)> : Form::template tiles<n, 1>; \
-    }                                                                                         \
+static TileFns tiles_of(int rows, bool wide) {
+#define SPECD_TILE(n)                                                                  \
+  case n:                                                                              \
+    if constexpr ((n) <= Form::kTileRows) {                                            \
+      return wide ? tile_fns<Form, n, Form::panels_of(n)>() : tile_fns<Form, n, 1>();  \
+    }                                                                                  \
     break
   switch (rows) {
     SPECD_TILE(1);
@@ -204,7 +315,7 @@ static TileFn tiles_of(int rows, bool wide) {
 
 // Some tiles of a chunk, which have equally many rows.
 struct RowsOfTiles {
-  TileFn wide, narrow;  // of `width` panels and of one
+  TileFns wide, narrow;  // of `width` panels and of one
   int width, tiles;
   int first_row, first_tile;
 };
@@ -247,8 +358,8 @@ template <typename Form>
 static void block_of_codes(const MatmulArgs& a, int64_t panel, int row, int rows,
                            const Stretch& here, const Stretch& after) {
   const int panels = here.panels < kStreams ? static_cast<int>(here.panels) : kStreams;
-  alignas(64) typename Form::Sum sums[kChunkRows * kStreams * kWidth];
-  alignas(64) float own_totals[kChunkRows * kStreams * kWidth];
+  alignas(64) typename Form::Sum sums[kChunkRows * kSumsOfRow];
+  alignas(64) float own_totals[kChunkRows * kSumsOfRow];
   const CodeOrder& order = *a.weights.order;
   const RoundedRows x(order, a.n_rows, a.scratch);
   const Panels m = panels_in(a.weights);
@@ -272,7 +383,6 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int row, int rows
                 .x_stride = RoundedRows::stride(order),
                 .run_stride = n_runs,
                 .panel_bytes = m.panel_bytes,
-                .stride = stride,
                 .totals_stride = in_place ? n_out : stride,
                 .scale_step = groups * kWidth,
                 .fetch_every = n_tiles};
@@ -285,31 +395,43 @@ static void block_of_codes(const MatmulArgs& a, int64_t panel, int row, int rows
                  bytes = bytes_of_k<Form>(tile.block.n), done = bytes_of_k<Form>(k);
     run += tile.block.ends ? tile.block.n_runs : 0;
     tile.has_totals = first_run > 0;
+    const bool is_part = Form::kCuts && tile.block.is_part();
+    const auto place = [&](int first_row, int q, int width) {
+      const size_t at = static_cast<size_t>(panel + q), of_panel = at * tile.scale_step;
+      tile.row = static_cast<size_t>(row + first_row);
+      tile.of_run = tile.row * n_runs + first_run;
+      tile.codes = codes + q * m.panel_bytes + done;
+      tile.sums = sums + first_row * kSumsOfRow + q * kWidth;
+      tile.totals = totals + first_row * tile.totals_stride + q * kWidth;
+      tile.scale = m.scale + of_panel;
+      tile.zero = order.has_zeros ? m.zero + of_panel : nullptr;
+      tile.scale_ahead = at + 2 * static_cast<size_t>(width) <= m.n ? width * tile.scale_step : 0;
+    };
+    if (is_part && tile.block.starts) {
+      place(0, 0, panels);
+      start_run<Form>(tile, rows, panels);
+    }
     for (const RowsOfTiles& t : of_tiles) {
       if (t.tiles == 0) continue;
       tile.tiles = t.tiles;
-      tile.row = static_cast<size_t>(row + t.first_row);
-      tile.of_run = tile.row * n_runs + first_run;
       for (int q = 0, width; q < panels; q += width) {
         const bool is_wide = panels - q >= t.width;
         width = is_wide ? t.width : 1;
-        tile.fetch = codes;  // nothing to fetch: the same lines again
-        tile.fetch_apart = tile.fetch_step = 0;
+        place(t.first_row, q, width);
+        tile.fetch = tile.codes;  // nothing to fetch: its own lines again
+        tile.fetch_apart = m.panel_bytes;
         if (static_cast<size_t>(q + width) <= ahead.now.panels) {
           tile.fetch = ahead.now.codes + ahead.at + q * ahead.now.panel_bytes;
           if (t.first_tile != 0) tile.fetch += bytes / kLine * t.first_tile / n_tiles * kLine;
           tile.fetch_apart = ahead.now.panel_bytes;
-          tile.fetch_step = static_cast<size_t>(kStreams / width * kLine);
         }
-        const size_t at = static_cast<size_t>(panel + q), of_panel = at * tile.scale_step;
-        tile.codes = codes + q * m.panel_bytes + done;
-        tile.sums = sums + t.first_row * stride + q * kWidth;
-        tile.totals = totals + t.first_row * tile.totals_stride + q * kWidth;
-        tile.scale = m.scale + of_panel;
-        tile.zero = order.has_zeros ? m.zero + of_panel : nullptr;
-        tile.scale_ahead = at + 2 * static_cast<size_t>(width) <= m.n ? width * tile.scale_step : 0;
-        (is_wide ? t.wide : t.narrow)(tile);
+        const TileFns& fns = is_wide ? t.wide : t.narrow;
+        (is_part ? fns.of_part : fns.of_runs)(tile);
       }
+    }
+    if (is_part && tile.block.ends) {
+      place(0, 0, panels);
+      end_run<Form>(tile, rows, panels);
     }
     // What was prefetched behind the end of a panel is not the beginning of the next group.
     const size_t left = ahead.now.panel_bytes - ahead.at;

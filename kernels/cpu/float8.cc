@@ -54,7 +54,9 @@ SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
 
 struct Float8 {
   using Sum = float;
-  static constexpr int kStepK = kLineK;
+  using Sums = F32x16;
+  using Factor = float;
+  static constexpr int kStepK = kLineK, kXOfLine = kLineK;
   static constexpr bool kCuts = true;
   // Sums in registers, of 16 columns each: 16 with AVX-512, otherwise 4.
   static constexpr int kTileRows = SPECD_ISA_LEVEL == 2 ? 8 : 4;
@@ -62,56 +64,33 @@ struct Float8 {
     return panels_within((SPECD_ISA_LEVEL == 2 ? 16 : 4) / rows);
   }
 
-  // TSan does not instrument a tile, as in matmul.cc.
+  SPECD_INLINE const float* x_at(const TileArgs& a) {
+    return a.x->value_at(a.row, static_cast<size_t>(a.block.k));
+  }
+  SPECD_INLINE size_t x_stride(const TileArgs&) { return RoundedRows::kFloatStride; }
+  SPECD_INLINE F32x16 load_sums(const float* p) { return load(p); }
+  SPECD_INLINE void store_sums(float* p, const F32x16& sums) { store(p, sums); }
+
   template <int kRows, int kPanels>
-  __attribute__((noinline, no_sanitize("thread"))) static void tiles(const TileArgs& a) {
-    const float* of_tile = a.x->value_at(a.row, static_cast<size_t>(a.block.k));
-    const size_t panel_bytes = a.panel_bytes;
-    float *sums = static_cast<float*>(a.sums), *totals = a.totals;
-    Fetch fetch{a.fetch, 1};
-    for (int t = 0; t < a.tiles; ++t) {
-      const float* x = of_tile;
-      const uint8_t* w = a.codes;
-      for (int i = 0; i < a.block.n_runs; ++i) {
-        const Run& run = a.block.runs[i];
-        F32x16 sum[kRows][kPanels];
-        each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-          sum[r][p] = a.block.starts ? set1(0.0f) : load(sums + r * a.stride + kWidth * p);
-        });
-        each_line<Float8, kPanels>(
-            a, i, fetch, [&]() __attribute__((always_inline)) {
-              F32x16 weights[kPanels][kLineK];
+  SPECD_INLINE void add_line(const float* x, size_t x_stride, const uint8_t* w, size_t panel_bytes,
+                             F32x16 (&sum)[kRows][kPanels]) {
+    F32x16 weights[kPanels][kLineK];
 #pragma GCC unroll 4
-              for (int p = 0; p < kPanels; ++p) widen_line(w + p * panel_bytes, weights[p]);
+    for (int p = 0; p < kPanels; ++p) widen_line(w + p * panel_bytes, weights[p]);
 #pragma GCC unroll 4
-              for (int k = 0; k < kLineK; ++k) {
-                each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-                  sum[r][p] =
-                      fma(set1(x[r * RoundedRows::kFloatStride + k]), weights[p][k], sum[r][p]);
-                });
-              }
-              x += kLineK;
-              w += kLine;
-            });
-        if (a.block.ends) {
-          if (t == 0) fetch_scales<kPanels>(a, run);
-          const float* const scale = a.scale + run.group * kWidth;
-          const bool is_first = !a.has_totals && i == 0;
-          each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-            float* const total = totals + r * a.totals_stride + kWidth * p;
-            store(total, fma(sum[r][p], load(scale + p * a.scale_step),
-                             is_first ? set1(0.0f) : load(total)));
-          });
-        } else {
-          each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-            store(sums + r * a.stride + kWidth * p, sum[r][p]);
-          });
-        }
-      }
-      of_tile += kRows * RoundedRows::kFloatStride;
-      sums += kRows * a.stride;
-      totals += kRows * a.totals_stride;
+    for (int k = 0; k < kLineK; ++k) {
+      each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+        sum[r][p] = fma(set1(x[r * x_stride + k]), weights[p][k], sum[r][p]);
+      });
     }
+  }
+
+  SPECD_INLINE F32x16 first_sum(const TileArgs&, size_t, const Run&, int, int) {
+    return set1(0.0f);
+  }
+  SPECD_INLINE F32x16 total(const TileArgs&, size_t, int, const F32x16& sum, const F32x16& scale,
+                            const F32x16& before) {
+    return fma(sum, scale, before);
   }
 };
 

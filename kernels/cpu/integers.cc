@@ -154,55 +154,17 @@ SPECD_INLINE I32x16 widen_bytes(const uint8_t* p) {
 SPECD_INLINE void store_int(int32_t* p, const I32x16& a) { _mm512_storeu_si512(p, a.v); }
 #endif
 
-SPECD_INLINE I32x16 load_ints(const int32_t* p) {
-  return load_int(reinterpret_cast<const uint32_t*>(p));
-}
 SPECD_INLINE I32x16 set1_ints(int32_t a) { return set1_int(static_cast<uint32_t>(a)); }
-
-// Starts the sums of a run at -zero * (sum of q), so that they end as sums of q * (code - zero).
-template <int kRows, int kPanels>
-SPECD_INLINE void start_run(const TileArgs& a, size_t of_run, const Run& run,
-                            I32x16 (&sum)[kRows][kPanels]) {
-  const int32_t* const start = a.x->start + of_run;
-  if (a.zero == nullptr) {
-    each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-      sum[r][p] = p == 0 ? set1_ints(start[r * a.run_stride]) : sum[r][0];
-    });
-    return;
-  }
-  I32x16 of_column[kPanels];
-  const uint8_t* const zero = a.zero + run.group * kWidth;
-#pragma GCC unroll 4
-  for (int p = 0; p < kPanels; ++p) of_column[p] = widen_bytes(zero + p * a.scale_step);
-  each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-    sum[r][p] = multiply(of_column[p], set1_ints(start[r * a.run_stride]));
-  });
-}
-
-// The end of a run: total = fma(float(exact sum), x_scale * scale, total), from 0 if it is the first.
-template <int kRows, int kPanels>
-SPECD_INLINE void end_run(const TileArgs& a, size_t of_run, const Run& run, bool is_first,
-                          const I32x16 (&sum)[kRows][kPanels], float* totals) {
-  const float* const scales = a.scale + run.group * kWidth;
-  F32x16 scale[kPanels];
-#pragma GCC unroll 4
-  for (int p = 0; p < kPanels; ++p) scale[p] = load(scales + p * a.scale_step);
-  const float* const x_scale = a.x->scale + of_run;
-  each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-    float* const total = totals + r * a.totals_stride + kWidth * p;
-    const F32x16 scale_of_row = set1(x_scale[r * a.run_stride]);
-    store(total, fma(to_float(sum[r][p]), mul(scale_of_row, scale[p]),
-                     is_first ? set1(0.0f) : load(total)));
-  });
-}
 
 // Codes of kBits by x of kXBits. A line has kParts times the factors of one instruction: bytes, or with x of 16 bits
 // words, for which x is in the order of place_of_word().
 template <int kBits, int kXBits>
 struct Integers {
   using Sum = int32_t;
+  using Sums = I32x16;
+  using Factor = int8_t;
   static constexpr int kParts = kXBits / kBits;
-  static constexpr int kStepK = kBits == 8 ? 4 : 8;
+  static constexpr int kStepK = kBits == 8 ? 4 : 8, kXOfLine = 4 * kParts;
   static constexpr bool kCuts = kXBits == 8;
   // In registers, of 16 columns each.
   static constexpr int kSums = SPECD_VNNI ? 24 : SPECD_ISA_LEVEL == 2 ? 16 : 4;
@@ -220,63 +182,47 @@ struct Integers {
     }
   }
 
-  // TSan does not instrument a tile, as in matmul.cc.
+  SPECD_INLINE const int8_t* x_at(const TileArgs& a) {
+    return a.x->integers + a.row * a.x_stride + a.block.k * (kXBits / 8);
+  }
+  SPECD_INLINE size_t x_stride(const TileArgs& a) { return a.x_stride; }
+  SPECD_INLINE I32x16 load_sums(const int32_t* p) {
+    return load_int(reinterpret_cast<const uint32_t*>(p));
+  }
+  SPECD_INLINE void store_sums(int32_t* p, const I32x16& sums) { store_int(p, sums); }
+
   template <int kRows, int kPanels>
-  __attribute__((noinline, no_sanitize("thread"))) static void tiles(const TileArgs& a) {
-    const size_t x_stride = a.x_stride, panel_bytes = a.panel_bytes;
-    const int8_t* of_tile = a.x->integers + a.row * x_stride + a.block.k * (kXBits / 8);
-    int32_t* sums = static_cast<int32_t*>(a.sums);
-    float* totals = a.totals;
-    size_t of_run = a.of_run;
-    Fetch fetch{a.fetch, 1};
-    for (int t = 0; t < a.tiles; ++t) {
-      const int8_t* x = of_tile;
-      const uint8_t* w = a.codes;
-      for (int i = 0; i < a.block.n_runs; ++i) {
-        const Run& run = a.block.runs[i];
-        I32x16 sum[kRows][kPanels];
-        if (!kCuts || a.block.starts) {
-          start_run<kRows, kPanels>(a, of_run + i, run, sum);
-        } else {
-          each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-            sum[r][p] = load_ints(sums + r * a.stride + kWidth * p);
-          });
-        }
-        each_line<Integers, kPanels>(
-            a, i, fetch, [&]() __attribute__((always_inline)) {
-              Factors line[kPanels];
+  SPECD_INLINE void add_line(const int8_t* x, size_t x_stride, const uint8_t* w, size_t panel_bytes,
+                             I32x16 (&sum)[kRows][kPanels]) {
+    Factors line[kPanels];
 #pragma GCC unroll 4
-              for (int p = 0; p < kPanels; ++p) line[p] = load_line(w + p * panel_bytes);
-              const auto add_part = [&]<int kPart>() __attribute__((always_inline)) {
-                Factors part[kPanels];
+    for (int p = 0; p < kPanels; ++p) line[p] = load_line(w + p * panel_bytes);
+    const auto add_part = [&]<int kPart>() __attribute__((always_inline)) {
+      Factors part[kPanels];
 #pragma GCC unroll 4
-                for (int p = 0; p < kPanels; ++p) part[p] = part_of<kPart>(line[p]);
-                each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-                  sum[r][p] =
-                      add_products<kXBits>(sum[r][p], part[p], x + r * x_stride + 4 * kPart);
-                });
-              };
-              add_part.template operator()<0>();
-              if constexpr (kParts > 1) add_part.template operator()<1>();
-              if constexpr (kParts > 2) add_part.template operator()<2>();
-              if constexpr (kParts > 3) add_part.template operator()<3>();
-              x += 4 * kParts;
-              w += kLine;
-            });
-        if (!kCuts || a.block.ends) {
-          if (t == 0) fetch_scales<kPanels>(a, run);
-          end_run<kRows, kPanels>(a, of_run + i, run, !a.has_totals && i == 0, sum, totals);
-        } else {
-          each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-            store_int(sums + r * a.stride + kWidth * p, sum[r][p]);
-          });
-        }
-      }
-      of_tile += kRows * x_stride;
-      sums += kRows * a.stride;
-      totals += kRows * a.totals_stride;
-      of_run += kRows * a.run_stride;
-    }
+      for (int p = 0; p < kPanels; ++p) part[p] = part_of<kPart>(line[p]);
+      each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+        sum[r][p] = add_products<kXBits>(sum[r][p], part[p], x + r * x_stride + 4 * kPart);
+      });
+    };
+    add_part.template operator()<0>();
+    if constexpr (kParts > 1) add_part.template operator()<1>();
+    if constexpr (kParts > 2) add_part.template operator()<2>();
+    if constexpr (kParts > 3) add_part.template operator()<3>();
+  }
+
+  // -zero * (sum of q), so that a run ends with the sums of q * (code - zero).
+  SPECD_INLINE I32x16 first_sum(const TileArgs& a, size_t of_run, const Run& run, int r, int p) {
+    const I32x16 start = set1_int(static_cast<uint32_t>(a.x->start[of_run + r * a.run_stride]));
+    return a.zero == nullptr
+               ? start
+               : multiply(widen_bytes(a.zero + run.group * kWidth + p * a.scale_step), start);
+  }
+  // fma(float(exact sum), x_scale * scale, total)
+  SPECD_INLINE F32x16 total(const TileArgs& a, size_t of_run, int r, const I32x16& sum,
+                            const F32x16& scale, const F32x16& before) {
+    const F32x16 scale_of_row = set1(a.x->scale[of_run + r * a.run_stride]);
+    return fma(to_float(sum), mul(scale_of_row, scale), before);
   }
 };
 
