@@ -6,7 +6,7 @@
 //   kCuts                    whether runs are cut, at multiples of kBlock; otherwise none is longer than kBlock
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
-//   x_at(a), x_stride(a)     x of a tile's first row from its block on, and the distance of rows
+//   x_at(a, b), x_stride(a)  x of a tile's first row from its block on, and the distance of rows
 //   kXOfLine                 from x of a line to that of the next
 //   add_line<rows, panels>(x, x_stride, codes, panel_bytes, sum)
 //   first_sum(a, of_run, run, r, p)
@@ -75,36 +75,62 @@ struct Block {
   int n_runs = 0;
   int k = 0, n = 0;
   bool starts = true, ends = true;  // whether it has the beginnings of its runs, and their ends
-  bool is_part() const { return !starts || !ends; }
+  size_t first_run = 0;             // of the matrix
+  size_t at = 0;                    // bytes into each panel
+  // Read next, so prefetched meanwhile: a piece as long as the block of each of so many panels, `ahead_apart` bytes
+  // from each other.
+  const uint8_t* ahead = nullptr;
+  size_t ahead_panels = 0, ahead_apart = 0;
 };
 
-// Tiles that lie one below the other: each has some rows by some panels by the k of a block.
-struct TileArgs {
-  int tiles = 0;
+// Some rows by at most kStreams panels.
+struct Group {
   const RoundedRows* x = nullptr;
-  size_t x_stride = 0;  // of integers
-  size_t row = 0;       // the first
-  // Where x->scale and x->start have that row and the block's first run; rows are run_stride apart.
-  size_t of_run = 0, run_stride = 0;
-  Block block = {};
-  const uint8_t* codes = nullptr;  // of the block's first k of the first panel
+  size_t x_stride = 0;             // of integers
+  size_t row = 0;                  // the first
+  size_t n_runs = 0;               // of the matrix: a row of x->scale and x->start
+  const uint8_t* codes = nullptr;  // of the first panel
   size_t panel_bytes = 0;
-  void* sums = nullptr;  // Form::Sum [rows][kSumsOfRow], of a run that is longer than the block
-  // Totals start at 0 with the matrix's first run.
-  bool has_totals = false;
-  float* totals = nullptr;  // [rows][totals_stride]
+  // The first panel's place among kStreams, and how many there are from it to the end of the matrix.
+  size_t panel = 0, panels_left = 0;
+  void* sums = nullptr;     // Form::Sum [rows][kSumsOfRow], of a run that is longer than a block
+  float* totals = nullptr;  // [rows][totals_stride]; they start at 0 with the matrix's first run
   size_t totals_stride = 0;
   const float* scale = nullptr;   // [n_groups][16] of the first panel; panels are scale_step apart
   const uint8_t* zero = nullptr;  // the same, or null
   size_t scale_step = 0;
-  // From a scale to that of the panels behind, which is prefetched; 0 at the end of the matrix.
-  size_t scale_ahead = 0;
-  // Prefetched meanwhile: for each panel a piece as long as the block, by fetch_every tiles together. The pieces of two
-  // panels are fetch_apart bytes from each other.
-  const uint8_t* fetch = nullptr;
-  size_t fetch_apart = 0;
-  int fetch_every = 1;
 };
+
+// Tiles of a group that lie one below the other: each has some rows by some panels.
+struct Tiles;
+using TileFn = void (*)(const Group&, const Tiles&, const Block&);
+struct Tiles {
+  TileFn of_runs, in_run;
+  int n;
+  size_t first_row, first_panel;  // in the group
+  // What a block has ahead is prefetched by `sharing` tiles for each panel, of which `before` are above these.
+  int before, sharing;
+};
+// All tiles of a group of so many rows and panels.
+struct Plan {
+  int rows = 0, panels = 0, n = 0;
+  Tiles tiles[2 * kStreams];
+};
+
+// The group from the first row and panel of tiles on.
+template <typename Form>
+SPECD_INLINE Group group_from(Group g, const Tiles& t) {
+  g.row += t.first_row;
+  g.codes += t.first_panel * g.panel_bytes;
+  g.panel += t.first_panel;
+  g.panels_left -= t.first_panel;
+  g.sums =
+      static_cast<typename Form::Sum*>(g.sums) + t.first_row * kSumsOfRow + t.first_panel * kWidth;
+  g.totals += t.first_row * g.totals_stride + t.first_panel * kWidth;
+  g.scale += t.first_panel * g.scale_step;
+  if (g.zero != nullptr) g.zero += t.first_panel * g.scale_step;
+  return g;
+}
 
 // Panels that lie one behind the other and are read in groups of kStreams.
 struct Stretch {
@@ -144,158 +170,176 @@ SPECD_INLINE void each_output(const Use& use) {
 // Where tiles are with what they prefetch.
 struct Fetch {
   const uint8_t* at;
-  int rounds_left;  // until the next lines
+  size_t apart;
+  int every, rounds_left;  // until the next lines
 };
+template <typename Form, int kPanels>
+SPECD_INLINE Fetch fetch_of(const Group& g, const Tiles& t, const Block& b) {
+  // Nothing to fetch: the tiles' own lines again.
+  if (g.panel + kPanels > b.ahead_panels) return {g.codes + b.at, g.panel_bytes, t.sharing, 1};
+  const int lines = t.before == 0 ? 0 : b.n / Form::kStepK * t.before / t.sharing;
+  return {b.ahead + g.panel * b.ahead_apart + static_cast<size_t>(lines * kLine), b.ahead_apart,
+          t.sharing, 1};
+}
 
-// Prefetches kStreams lines in every fetch_every-th round, so that all tiles have a share.
+// Prefetches kStreams lines in every round of `every`, so that all tiles have a share.
 template <int kPanels>
-SPECD_INLINE void fetch_in_round(const TileArgs& a, Fetch& fetch) {
+SPECD_INLINE void fetch_in_round(Fetch& fetch) {
   if (--fetch.rounds_left > 0) return;
-  fetch.rounds_left = a.fetch_every;
+  fetch.rounds_left = fetch.every;
 #pragma GCC unroll 4
   for (int i = 0; i < kStreams; ++i) {
-    prefetch_near(fetch.at + i % kPanels * a.fetch_apart + i / kPanels * kLine);
+    prefetch_near(fetch.at + i % kPanels * fetch.apart + i / kPanels * kLine);
   }
   fetch.at += kStreams / kPanels * kLine;
 }
 
-SPECD_INLINE F32x16 scale_of(const TileArgs& a, const Run& run, int panel) {
-  return load(a.scale + run.group * kWidth + panel * a.scale_step);
+SPECD_INLINE F32x16 scale_of(const Group& g, const Run& run, int panel) {
+  return load(g.scale + run.group * kWidth + panel * g.scale_step);
 }
-// Prefetches the scales that the panels behind have for a run.
-SPECD_INLINE void fetch_scales(const TileArgs& a, const Run& run, int panels) {
-  const float* const scale = a.scale + run.group * kWidth + a.scale_ahead;
+// Prefetches the scales that the panels behind those of a tile have for a run.
+template <int kPanels>
+SPECD_INLINE void fetch_scales(const Group& g, const Run& run) {
+  const float* const scale =
+      g.scale + run.group * kWidth + (g.panels_left < 2 * kPanels ? 0 : kPanels * g.scale_step);
 #pragma GCC unroll 4
-  for (int p = 0; p < panels; ++p) prefetch_near(scale + p * a.scale_step);
+  for (int p = 0; p < kPanels; ++p) prefetch_near(scale + p * g.scale_step);
+}
+
+// The sums of a tile are stored while other tiles use the registers.
+template <typename Form, int kRows, int kPanels>
+SPECD_INLINE void load_sums(const typename Form::Sum* from,
+                            typename Form::Sums (&sum)[kRows][kPanels]) {
+  each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+    sum[r][p] = Form::load_sums(from + r * kSumsOfRow + p * kWidth);
+  });
+}
+template <typename Form, int kRows, int kPanels>
+SPECD_INLINE void store_sums(typename Form::Sum* to,
+                             const typename Form::Sums (&sum)[kRows][kPanels]) {
+  each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+    Form::store_sums(to + r * kSumsOfRow + p * kWidth, sum[r][p]);
+  });
 }
 
 // Adds n k to the sums of a tile, from x and w on. A round reads kStreams lines.
 template <typename Form, int kRows, int kPanels>
-SPECD_INLINE void add_lines(const TileArgs& a, int n, const typename Form::Factor*& x,
+SPECD_INLINE void add_lines(size_t panel_bytes, int n, const typename Form::Factor*& x,
                             size_t x_stride, const uint8_t*& w, Fetch& fetch,
                             typename Form::Sums (&sum)[kRows][kPanels]) {
   constexpr int kRound = kStreams / kPanels;
   const int lines = n / Form::kStepK;
   const auto step = [&]() __attribute__((always_inline)) {
-    Form::template add_line<kRows, kPanels>(x, x_stride, w, a.panel_bytes, sum);
+    Form::template add_line<kRows, kPanels>(x, x_stride, w, panel_bytes, sum);
     x += Form::kXOfLine;
     w += kLine;
   };
   int i = 0;
   for (; i + kRound <= lines; i += kRound) {
-    fetch_in_round<kPanels>(a, fetch);
+    fetch_in_round<kPanels>(fetch);
 #pragma GCC unroll 4
     for (int j = 0; j < kRound; ++j) step();
   }
   for (; i < lines; ++i) step();
 }
 
-// Tiles over a block of whole runs, whose sums stay in registers. TSan does not instrument tiles, as in matmul.cc.
 template <typename Form, int kRows, int kPanels>
-__attribute__((noinline, no_sanitize("thread"))) static void tiles_of_runs(const TileArgs& args) {
-  const TileArgs a = args;  // no store can change a copy, so what it has stays in registers
-  const size_t x_stride = Form::x_stride(a);
-  const typename Form::Factor* of_tile = Form::x_at(a);
-  float* totals = a.totals;
-  size_t of_run = a.of_run;
-  Fetch fetch{a.fetch, 1};
-  for (int t = 0; t < a.tiles; ++t) {
+__attribute__((always_inline, no_sanitize("thread"))) static inline void add_runs(
+    const Group& g, const Tiles& tiles, const Block& b) {
+  const size_t x_stride = Form::x_stride(g);
+  const typename Form::Factor* of_tile = Form::x_at(g, b);
+  typename Form::Sum* sums = static_cast<typename Form::Sum*>(g.sums);
+  float* totals = g.totals;
+  size_t of_run = g.row * g.n_runs + b.first_run;
+  Fetch fetch = fetch_of<Form, kPanels>(g, tiles, b);
+  for (int t = 0, n = tiles.n; t < n; ++t) {
     const typename Form::Factor* x = of_tile;
-    const uint8_t* w = a.codes;
-    for (int i = 0; i < a.block.n_runs; ++i) {
-      const Run& run = a.block.runs[i];
+    const uint8_t* w = g.codes + b.at;
+    for (int i = 0; i < b.n_runs; ++i) {
+      const Run& run = b.runs[i];
       typename Form::Sums sum[kRows][kPanels];
-      each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-        sum[r][p] = Form::first_sum(a, of_run + i, run, r, p);
-      });
-      add_lines<Form, kRows, kPanels>(a, run.n, x, x_stride, w, fetch, sum);
-      if (t == 0) fetch_scales(a, run, kPanels);
+      if (!Form::kCuts || b.starts) {
+        each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
+          sum[r][p] = Form::first_sum(g, of_run + i, run, r, p);
+        });
+      } else {
+        load_sums<Form>(sums, sum);
+      }
+      add_lines<Form>(g.panel_bytes, b.n_runs == 1 ? b.n : run.n, x, x_stride, w, fetch, sum);
+      if (Form::kCuts && !b.ends) {
+        store_sums<Form>(sums, sum);
+        continue;
+      }
+      if (t == 0) fetch_scales<kPanels>(g, run);
       F32x16 scale[kPanels];
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) scale[p] = scale_of(a, run, p);
-      const bool is_first = !a.has_totals && i == 0;
+      for (int p = 0; p < kPanels; ++p) scale[p] = scale_of(g, run, p);
+      const bool is_first = b.first_run == 0 && i == 0;
       each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-        float* const total = totals + r * a.totals_stride + kWidth * p;
-        store(total, Form::total(a, of_run + i, r, sum[r][p], scale[p],
+        float* const total = totals + r * g.totals_stride + kWidth * p;
+        store(total, Form::total(g, of_run + i, r, sum[r][p], scale[p],
                                  is_first ? set1(0.0f) : load(total)));
       });
     }
     of_tile += kRows * x_stride;
-    totals += kRows * a.totals_stride;
-    of_run += kRows * a.run_stride;
+    sums += kRows * kSumsOfRow;
+    totals += kRows * g.totals_stride;
+    of_run += kRows * g.n_runs;
   }
 }
 
-// Tiles over a part of a run. A function that can do no more than this has fewer instructions from tile to tile.
+// Tiles over a block that has the beginnings or the ends of runs. TSan does not instrument tiles, as in matmul.cc.
 template <typename Form, int kRows, int kPanels>
-__attribute__((noinline, no_sanitize("thread"))) static void tiles_of_part(const TileArgs& args) {
-  const TileArgs a = args;
-  const size_t x_stride = Form::x_stride(a);
-  const typename Form::Factor* of_tile = Form::x_at(a);
-  typename Form::Sum* sums = static_cast<typename Form::Sum*>(a.sums);
-  Fetch fetch{a.fetch, 1};
-  for (int t = 0; t < a.tiles; ++t) {
+__attribute__((noinline, no_sanitize("thread"))) static void tiles_of_runs(const Group& group,
+                                                                           const Tiles& tiles,
+                                                                           const Block& block) {
+  if constexpr (Form::kCuts) {
+    add_runs<Form, kRows, kPanels>(group, tiles, block);
+  } else {
+    // No store can change a copy, so what it has stays in registers from run to run.
+    const Group g = group;
+    const Block b = block;
+    add_runs<Form, kRows, kPanels>(g, tiles, b);
+  }
+}
+
+// Tiles over a block in the middle of a run: the same, but with fewer instructions from tile to tile.
+template <typename Form, int kRows, int kPanels>
+__attribute__((noinline, no_sanitize("thread"))) static void tiles_in_run(const Group& group,
+                                                                          const Tiles& tiles,
+                                                                          const Block& block) {
+  const Group g = group;
+  const Block b = block;
+  const size_t x_stride = Form::x_stride(g);
+  const typename Form::Factor* of_tile = Form::x_at(g, b);
+  typename Form::Sum* sums = static_cast<typename Form::Sum*>(g.sums);
+  Fetch fetch = fetch_of<Form, kPanels>(g, tiles, b);
+  for (int t = 0, n = tiles.n; t < n; ++t) {
     const typename Form::Factor* x = of_tile;
-    const uint8_t* w = a.codes;
+    const uint8_t* w = g.codes + b.at;
     typename Form::Sums sum[kRows][kPanels];
-    each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-      sum[r][p] = Form::load_sums(sums + r * kSumsOfRow + p * kWidth);
-    });
-    add_lines<Form, kRows, kPanels>(a, a.block.n, x, x_stride, w, fetch, sum);
-    each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-      Form::store_sums(sums + r * kSumsOfRow + p * kWidth, sum[r][p]);
-    });
+    load_sums<Form>(sums, sum);
+    add_lines<Form>(g.panel_bytes, b.n, x, x_stride, w, fetch, sum);
+    store_sums<Form>(sums, sum);
     of_tile += kRows * x_stride;
     sums += kRows * kSumsOfRow;
   }
 }
 
-// Before the first part of a run, and behind the last: the sums and totals of some rows by some panels.
-template <typename Form>
-static void start_run(const TileArgs& a, int rows, int panels) {
-  for (int p = 0; p < panels; ++p) {
-    typename Form::Sum* const sums = static_cast<typename Form::Sum*>(a.sums) + p * kWidth;
-    for (int r = 0; r < rows; ++r) {
-      Form::store_sums(sums + r * kSumsOfRow, Form::first_sum(a, a.of_run, *a.block.runs, r, p));
-    }
-  }
-}
-template <typename Form>
-static void end_run(const TileArgs& a, int rows, int panels) {
-  fetch_scales(a, *a.block.runs, panels);
-  for (int p = 0; p < panels; ++p) {
-    const typename Form::Sum* const sums =
-        static_cast<const typename Form::Sum*>(a.sums) + p * kWidth;
-    const F32x16 scale = scale_of(a, *a.block.runs, p);
-    for (int r = 0; r < rows; ++r) {
-      float* const total = a.totals + r * a.totals_stride + p * kWidth;
-      store(total, Form::total(a, a.of_run, r, Form::load_sums(sums + r * kSumsOfRow), scale,
-                               a.has_totals ? load(total) : set1(0.0f)));
-    }
-  }
-}
-
-using TileFn = void (*)(const TileArgs&);
-struct TileFns {
-  TileFn of_runs, of_part;
-};
 template <typename Form, int kRows, int kPanels>
-static TileFns tile_fns() {
-  if constexpr (Form::kCuts) {
-    return {tiles_of_runs<Form, kRows, kPanels>, tiles_of_part<Form, kRows, kPanels>};
-  } else {
-    return {tiles_of_runs<Form, kRows, kPanels>, nullptr};
-  }
+static void set_fns(Tiles& tiles) {
+  tiles.of_runs = tiles_of_runs<Form, kRows, kPanels>;
+  tiles.in_run = nullptr;
+  if constexpr (Form::kCuts) tiles.in_run = tiles_in_run<Form, kRows, kPanels>;
 }
-
-// Tiles of `rows` rows by one panel or, if `wide`, by panels_of(rows).
+// For tiles of `rows` rows by panels_of(rows) panels or, unless `wide`, by one.
 template <typename Form>
-static TileFns tiles_of(int rows, bool wide) {
-#define SPECD_TILE(n)                                                                  \
-  case n:                                                                              \
-    if constexpr ((n) <= Form::kTileRows) {                                            \
-      return wide ? tile_fns<Form, n, Form::panels_of(n)>() : tile_fns<Form, n, 1>();  \
-    }                                                                                  \
+static void set_fns(Tiles& tiles, int rows, bool wide) {
+#define SPECD_TILE(n)                                                                         \
+  case n:                                                                                     \
+    if constexpr ((n) <= Form::kTileRows) {                                                   \
+      return wide ? set_fns<Form, n, Form::panels_of(n)>(tiles) : set_fns<Form, n, 1>(tiles); \
+    }                                                                                         \
     break
   switch (rows) {
     SPECD_TILE(1);
@@ -313,20 +357,28 @@ static TileFns tiles_of(int rows, bool wide) {
   __builtin_unreachable();  // no tile has more than kTileRows
 }
 
-// Some tiles of a chunk, which have equally many rows.
-struct RowsOfTiles {
-  TileFns wide, narrow;  // of `width` panels and of one
-  int width, tiles;
-  int first_row, first_tile;
-};
+// Tiles have the same rows or, the first ones, one more.
 template <typename Form>
-SPECD_INLINE RowsOfTiles rows_of_tiles(int rows, int tiles, int first_row, int first_tile) {
-  return {.wide = tiles_of<Form>(rows, true),
-          .narrow = tiles_of<Form>(rows, false),
-          .width = Form::panels_of(rows),
-          .tiles = tiles,
-          .first_row = first_row,
-          .first_tile = first_tile};
+static void set_plan(Plan& plan, int rows, int panels) {
+  plan.rows = rows;
+  plan.panels = panels;
+  plan.n = 0;
+  const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows, more = rows % n_tiles;
+  for (int tile = 0, first_row = 0, n; tile < n_tiles; tile += n) {
+    const int tile_rows = rows / n_tiles + (tile < more ? 1 : 0), wide = Form::panels_of(tile_rows);
+    n = tile < more ? more : n_tiles - tile;
+    for (int panel = 0, width; panel < panels; panel += width) {
+      width = panels - panel >= wide ? wide : 1;
+      Tiles& t = plan.tiles[plan.n++];
+      set_fns<Form>(t, tile_rows, width == wide);
+      t.n = n;
+      t.first_row = static_cast<size_t>(first_row);
+      t.first_panel = static_cast<size_t>(panel);
+      t.before = tile;
+      t.sharing = n_tiles;
+    }
+    first_row += n * tile_rows;
+  }
 }
 
 // Bytes of n k in a panel.
@@ -337,10 +389,13 @@ SPECD_INLINE size_t bytes_of_k(int n) {
 
 // The block that begins at k, which is in `run`: as many whole runs as there is room for, or a part of one.
 template <typename Form>
-SPECD_INLINE Block block_at(const Run* end, const Run* run, int k) {
+SPECD_INLINE Block block_at(const CodeOrder& order, const Run* run, int k) {
+  const Run* const end = order.runs + order.n_runs;
   const int room = Form::kCuts ? kBlock - k % kBlock : kBlock;
   const int of_first = run->begin + run->n - k;
   Block b{.runs = run, .n_runs = 1, .k = k};
+  b.first_run = static_cast<size_t>(run - order.runs);
+  b.at = bytes_of_k<Form>(k);
   b.n = of_first < room ? of_first : room;
   b.starts = k == run->begin;
   b.ends = b.n == of_first;
@@ -352,94 +407,30 @@ SPECD_INLINE Block block_at(const Run* end, const Run* run, int k) {
   return b;
 }
 
-// Rows [row, row + rows) by the first panels of `here`, at most kStreams, which are those from `panel` on. This thread reads
-// the other panels of `here` next, then `after`.
+// Multiplies a group, the first panels of `here`. This thread reads the other panels of `here` next, then `after`.
 template <typename Form>
-static void block_of_codes(const MatmulArgs& a, int64_t panel, int row, int rows,
+static void multiply_group(const Plan& plan, const Group& group, const CodeOrder& order,
                            const Stretch& here, const Stretch& after) {
-  const int panels = here.panels < kStreams ? static_cast<int>(here.panels) : kStreams;
-  alignas(64) typename Form::Sum sums[kChunkRows * kSumsOfRow];
-  alignas(64) float own_totals[kChunkRows * kSumsOfRow];
-  const CodeOrder& order = *a.weights.order;
-  const RoundedRows x(order, a.n_rows, a.scratch);
-  const Panels m = panels_in(a.weights);
-  const size_t n_runs = static_cast<size_t>(order.n_runs),
-               groups = static_cast<size_t>(order.n_groups),
-               stride = static_cast<size_t>(panels) * kWidth,
-               column = static_cast<size_t>(panel) * kWidth,
-               n_out = static_cast<size_t>(a.weights.n_out),
-               columns = n_out - column < stride ? n_out - column : stride;
-  float* const out = a.out + row * n_out + column;
-  // Totals of a single run are written once, straight to `out`; not under TSan, which does not see a tile's writes.
-  const bool in_place = !kIsUnderTsan && n_runs == 1 && columns == stride;
-  float* const totals = in_place ? out : own_totals;
-  const uint8_t* const codes = here.codes;
-  const int n_tiles = (rows + Form::kTileRows - 1) / Form::kTileRows, tile_rows = rows / n_tiles,
-            more = rows % n_tiles;
-  const RowsOfTiles of_tiles[] = {
-      rows_of_tiles<Form>(more == 0 ? tile_rows : tile_rows + 1, more, 0, 0),
-      rows_of_tiles<Form>(tile_rows, n_tiles - more, more * (tile_rows + 1), more)};
-  TileArgs tile{.x = &x,
-                .x_stride = RoundedRows::stride(order),
-                .run_stride = n_runs,
-                .panel_bytes = m.panel_bytes,
-                .totals_stride = in_place ? n_out : stride,
-                .scale_step = groups * kWidth,
-                .fetch_every = n_tiles};
+  Group groups[2 * kStreams];
+  for (int i = 0; i < plan.n; ++i) groups[i] = group_from<Form>(group, plan.tiles[i]);
   Place ahead{here, after, 0};
   advance(ahead, kLead);
   const Run* run = order.runs;
-  for (int k = 0; k < order.depth; k += tile.block.n) {
-    tile.block = block_at<Form>(order.runs + order.n_runs, run, k);
-    const size_t first_run = static_cast<size_t>(run - order.runs),
-                 bytes = bytes_of_k<Form>(tile.block.n), done = bytes_of_k<Form>(k);
-    run += tile.block.ends ? tile.block.n_runs : 0;
-    tile.has_totals = first_run > 0;
-    const bool is_part = Form::kCuts && tile.block.is_part();
-    const auto place = [&](int first_row, int q, int width) {
-      const size_t at = static_cast<size_t>(panel + q), of_panel = at * tile.scale_step;
-      tile.row = static_cast<size_t>(row + first_row);
-      tile.of_run = tile.row * n_runs + first_run;
-      tile.codes = codes + q * m.panel_bytes + done;
-      tile.sums = sums + first_row * kSumsOfRow + q * kWidth;
-      tile.totals = totals + first_row * tile.totals_stride + q * kWidth;
-      tile.scale = m.scale + of_panel;
-      tile.zero = order.has_zeros ? m.zero + of_panel : nullptr;
-      tile.scale_ahead = at + 2 * static_cast<size_t>(width) <= m.n ? width * tile.scale_step : 0;
-    };
-    if (is_part && tile.block.starts) {
-      place(0, 0, panels);
-      start_run<Form>(tile, rows, panels);
+  for (int k = 0; k < order.depth;) {
+    Block b = block_at<Form>(order, run, k);
+    b.ahead = ahead.now.codes + ahead.at;
+    b.ahead_panels = ahead.now.panels;
+    b.ahead_apart = ahead.now.panel_bytes;
+    const bool is_inside = Form::kCuts && !b.starts && !b.ends;
+    for (int i = 0; i < plan.n; ++i) {
+      const Tiles& tiles = plan.tiles[i];
+      (is_inside ? tiles.in_run : tiles.of_runs)(groups[i], tiles, b);
     }
-    for (const RowsOfTiles& t : of_tiles) {
-      if (t.tiles == 0) continue;
-      tile.tiles = t.tiles;
-      for (int q = 0, width; q < panels; q += width) {
-        const bool is_wide = panels - q >= t.width;
-        width = is_wide ? t.width : 1;
-        place(t.first_row, q, width);
-        tile.fetch = tile.codes;  // nothing to fetch: its own lines again
-        tile.fetch_apart = m.panel_bytes;
-        if (static_cast<size_t>(q + width) <= ahead.now.panels) {
-          tile.fetch = ahead.now.codes + ahead.at + q * ahead.now.panel_bytes;
-          if (t.first_tile != 0) tile.fetch += bytes / kLine * t.first_tile / n_tiles * kLine;
-          tile.fetch_apart = ahead.now.panel_bytes;
-        }
-        const TileFns& fns = is_wide ? t.wide : t.narrow;
-        (is_part ? fns.of_part : fns.of_runs)(tile);
-      }
-    }
-    if (is_part && tile.block.ends) {
-      place(0, 0, panels);
-      end_run<Form>(tile, rows, panels);
-    }
+    k += b.n;
+    run += b.ends ? b.n_runs : 0;
     // What was prefetched behind the end of a panel is not the beginning of the next group.
-    const size_t left = ahead.now.panel_bytes - ahead.at;
+    const size_t bytes = bytes_of_k<Form>(b.n), left = ahead.now.panel_bytes - ahead.at;
     advance(ahead, bytes < left ? bytes : left);
-  }
-  if (in_place) return;
-  for (int r = 0; r < rows; ++r) {
-    __builtin_memcpy(out + r * n_out, own_totals + r * stride, sizeof(float) * columns);
   }
 }
 
@@ -457,6 +448,12 @@ SPECD_INLINE Stretch stretch_of(const PackedMatrix& m, const Share& share) {
 
 template <typename Form>
 static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
+  alignas(64) typename Form::Sum sums[kChunkRows * kSumsOfRow];
+  alignas(64) float own_totals[kChunkRows * kSumsOfRow];
+  const CodeOrder& order = *a.weights.order;
+  const RoundedRows x(order, a.n_rows, a.scratch);
+  const Panels m = panels_in(a.weights);
+  const size_t n_out = static_cast<size_t>(a.weights.n_out);
   const Share share = panels_of_part(a.weights, part, parts);
   const int n_chunks = (a.n_rows + kChunkRows - 1) / kChunkRows;
   Stretch next = {};
@@ -464,18 +461,42 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
     next = stretch_of(*a.next, panels_of_part(*a.next, part, parts));
   }
   Stretch rest = stretch_of(a.weights, share);
+  Plan plan;
+  Group group{.x = &x, .x_stride = RoundedRows::stride(order)};
+  group.n_runs = static_cast<size_t>(order.n_runs);
+  group.panel_bytes = m.panel_bytes;
+  group.sums = sums;
+  group.scale_step = static_cast<size_t>(order.n_groups) * kWidth;
   for (int64_t panel = share.begin; panel < share.end; panel += kStreams) {
-    const Stretch group = {rest.codes, rest.panels < kStreams ? rest.panels : kStreams,
-                           rest.panel_bytes};
+    const Stretch here = {rest.codes, rest.panels < kStreams ? rest.panels : kStreams,
+                          rest.panel_bytes};
+    const size_t first = static_cast<size_t>(panel), column = first * kWidth,
+                 padded = here.panels * kWidth,
+                 columns = n_out - column < padded ? n_out - column : padded;
+    // Totals of a single run are written once, straight to `out`; not under TSan, which does not see a tile's writes.
+    const bool in_place = !kIsUnderTsan && group.n_runs == 1 && columns == padded;
+    group.codes = here.codes;
+    group.panels_left = m.n - first;
+    group.scale = m.scale + first * group.scale_step;
+    group.zero = order.has_zeros ? m.zero + first * group.scale_step : nullptr;
+    group.totals_stride = in_place ? n_out : padded;
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
-      const int first = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks);
-      const int last = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks);
+      const int row = static_cast<int>(int64_t{a.n_rows} * chunk / n_chunks),
+                rows = static_cast<int>(int64_t{a.n_rows} * (chunk + 1) / n_chunks) - row,
+                panels = static_cast<int>(here.panels);
+      if (plan.rows != rows || plan.panels != panels) set_plan<Form>(plan, rows, panels);
+      float* const out = a.out + row * n_out + column;
+      group.row = static_cast<size_t>(row);
+      group.totals = in_place ? out : own_totals;
       const bool again = chunk + 1 < n_chunks;
-      block_of_codes<Form>(a, panel, first, last - first, again ? group : rest,
-                           again ? group : next);
+      multiply_group<Form>(plan, group, order, again ? here : rest, again ? here : next);
+      if (in_place) continue;
+      for (int r = 0; r < rows; ++r) {
+        __builtin_memcpy(out + r * n_out, own_totals + r * padded, sizeof(float) * columns);
+      }
     }
-    rest.codes += group.panels * rest.panel_bytes;
-    rest.panels -= group.panels;
+    rest.codes += here.panels * rest.panel_bytes;
+    rest.panels -= here.panels;
   }
 }
 

@@ -64,10 +64,10 @@ struct Float8 {
     return panels_within((SPECD_ISA_LEVEL == 2 ? 16 : 4) / rows);
   }
 
-  SPECD_INLINE const float* x_at(const TileArgs& a) {
-    return a.x->value_at(a.row, static_cast<size_t>(a.block.k));
+  SPECD_INLINE const float* x_at(const Group& g, const Block& b) {
+    return g.x->value_at(g.row, static_cast<size_t>(b.k));
   }
-  SPECD_INLINE size_t x_stride(const TileArgs&) { return RoundedRows::kFloatStride; }
+  SPECD_INLINE size_t x_stride(const Group&) { return RoundedRows::kFloatStride; }
   SPECD_INLINE F32x16 load_sums(const float* p) { return load(p); }
   SPECD_INLINE void store_sums(float* p, const F32x16& sums) { store(p, sums); }
 
@@ -85,10 +85,8 @@ struct Float8 {
     }
   }
 
-  SPECD_INLINE F32x16 first_sum(const TileArgs&, size_t, const Run&, int, int) {
-    return set1(0.0f);
-  }
-  SPECD_INLINE F32x16 total(const TileArgs&, size_t, int, const F32x16& sum, const F32x16& scale,
+  SPECD_INLINE F32x16 first_sum(const Group&, size_t, const Run&, int, int) { return set1(0.0f); }
+  SPECD_INLINE F32x16 total(const Group&, size_t, int, const F32x16& sum, const F32x16& scale,
                             const F32x16& before) {
     return fma(sum, scale, before);
   }

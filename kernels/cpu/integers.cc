@@ -182,10 +182,10 @@ struct Integers {
     }
   }
 
-  SPECD_INLINE const int8_t* x_at(const TileArgs& a) {
-    return a.x->integers + a.row * a.x_stride + a.block.k * (kXBits / 8);
+  SPECD_INLINE const int8_t* x_at(const Group& g, const Block& b) {
+    return g.x->integers + g.row * g.x_stride + b.k * (kXBits / 8);
   }
-  SPECD_INLINE size_t x_stride(const TileArgs& a) { return a.x_stride; }
+  SPECD_INLINE size_t x_stride(const Group& g) { return g.x_stride; }
   SPECD_INLINE I32x16 load_sums(const int32_t* p) {
     return load_int(reinterpret_cast<const uint32_t*>(p));
   }
@@ -212,16 +212,16 @@ struct Integers {
   }
 
   // -zero * (sum of q), so that a run ends with the sums of q * (code - zero).
-  SPECD_INLINE I32x16 first_sum(const TileArgs& a, size_t of_run, const Run& run, int r, int p) {
-    const I32x16 start = set1_int(static_cast<uint32_t>(a.x->start[of_run + r * a.run_stride]));
-    return a.zero == nullptr
+  SPECD_INLINE I32x16 first_sum(const Group& g, size_t of_run, const Run& run, int r, int p) {
+    const I32x16 start = set1_int(static_cast<uint32_t>(g.x->start[of_run + r * g.n_runs]));
+    return g.zero == nullptr
                ? start
-               : multiply(widen_bytes(a.zero + run.group * kWidth + p * a.scale_step), start);
+               : multiply(widen_bytes(g.zero + run.group * kWidth + p * g.scale_step), start);
   }
   // fma(float(exact sum), x_scale * scale, total)
-  SPECD_INLINE F32x16 total(const TileArgs& a, size_t of_run, int r, const I32x16& sum,
+  SPECD_INLINE F32x16 total(const Group& g, size_t of_run, int r, const I32x16& sum,
                             const F32x16& scale, const F32x16& before) {
-    const F32x16 scale_of_row = set1(a.x->scale[of_run + r * a.run_stride]);
+    const F32x16 scale_of_row = set1(g.x->scale[of_run + r * g.n_runs]);
     return fma(to_float(sum), mul(scale_of_row, scale), before);
   }
 };
