@@ -1,19 +1,21 @@
 // A matmul of codes apart from its arithmetic: the packed matrix, and the walk over it in tiles.
 //
 // The arithmetic is a Form, a struct in integers.cc or float8.cc:
-//   Sum, Sums                of a run so far: int32_t or float, and a register of them, of one row by a panel
-//   kStepK                   k of a line
+//   Sum, Sums                of a run so far: int32_t or float, and the 16 of one row by a panel
+//   Factor                   of x: int8_t or float
+//   kStepK, kXOfLine         k of a line, and Factors of x for it
 //   kCuts                    whether runs are cut, at multiples of kBlock; otherwise none is longer than kBlock
 //   kTileRows                the most rows of a tile
 //   panels_of(rows)          panels of a tile of so many rows: 1, 2 or 4
-//   x_at(a, b), x_stride(a)  x of a tile's first row from its block on, and the distance of rows
-//   kXOfLine                 from x of a line to that of the next
+//   x_at(group, block), x_stride(group)
+//                            x of the first row from the block on, and the distance of rows
 //   add_line<rows, panels>(x, x_stride, codes, panel_bytes, sum)
-//   first_sum(a, of_run, run, r, p)
-//                            the sums of row r by panel p before the first line of a run
-//   total(a, of_run, r, sum, scale, before)
-//                            their totals behind the last line; scale is that of the run's group
-//   load_sums(p), store_sums(p, sums)
+//   load_sums(from), store_sums(to, sums)
+//   first_sum(group, of_run, run, r, p)
+//                            the sums of row r by panel p before the first line of a run; of_run is where x->scale and
+//                            x->start have the first row and the run
+//   total(group, of_run, r, sum, scale, before)
+//                            `before`, and the sums of row r behind the last line, scaled
 //
 // All panels of codes are followed by the scales, [panel][n_groups][16], and the zeros of the same shape.
 #pragma once
@@ -41,7 +43,7 @@ constexpr bool kIsUnderTsan = false;
 #endif
 
 // The most panels of a tile that has at most `fit` of them: a divisor of kStreams.
-constexpr int panels_within(int fit) { return fit >= 4 ? 4 : fit >= 2 ? 2 : 1; }
+static constexpr int panels_within(int fit) { return fit >= 4 ? 4 : fit >= 2 ? 2 : 1; }
 
 struct Panels {
   const uint8_t* codes;
@@ -65,7 +67,7 @@ SPECD_INLINE Panels panels_in(const PackedMatrix& m) {
 
 // Word i of each 8 words of x is from this place of the packed order. A line has 4 bytes of a column, multiplied as two
 // words of 16 bits; so two neighbors of x go with the codes that are at the same bits of both words.
-constexpr int place_of_word(int bits, int i) {
+static constexpr int place_of_word(int bits, int i) {
   return bits == 8 ? i / 4 * 4 + i % 2 * 2 + i % 4 / 2 : i % 2 * 2 + i / 2 % 2 * 4 + i / 4;
 }
 
@@ -85,20 +87,20 @@ struct Block {
 
 // Some rows by at most kStreams panels.
 struct Group {
-  const RoundedRows* x = nullptr;
-  size_t x_stride = 0;             // of integers
-  size_t row = 0;                  // the first
-  size_t n_runs = 0;               // of the matrix: a row of x->scale and x->start
-  const uint8_t* codes = nullptr;  // of the first panel
-  size_t panel_bytes = 0;
+  const RoundedRows* x;
+  size_t x_stride;       // of integers: bytes
+  size_t row;            // the first
+  size_t n_runs;         // of the matrix: a row of x->scale and x->start
+  const uint8_t* codes;  // of the first panel
+  size_t panel_bytes;
   // The first panel's place among kStreams, and how many there are from it to the end of the matrix.
-  size_t panel = 0, panels_left = 0;
-  void* sums = nullptr;     // Form::Sum [rows][kSumsOfRow], of a run that is longer than a block
-  float* totals = nullptr;  // [rows][totals_stride]; they start at 0 with the matrix's first run
-  size_t totals_stride = 0;
-  const float* scale = nullptr;   // [n_groups][16] of the first panel; panels are scale_step apart
-  const uint8_t* zero = nullptr;  // the same, or null
-  size_t scale_step = 0;
+  size_t panel, panels_left;
+  void* sums;     // Form::Sum [rows][kSumsOfRow], of a run that goes on in the next block
+  float* totals;  // [rows][totals_stride]; they start at 0 with the matrix's first run
+  size_t totals_stride;
+  const float* scale;   // [n_groups][16] of the first panel; panels are scale_step apart
+  const uint8_t* zero;  // the same, or null
+  size_t scale_step;
 };
 
 // Tiles of a group that lie one below the other: each has some rows by some panels.
@@ -113,7 +115,7 @@ struct Tiles {
 };
 // All tiles of a group of so many rows and panels.
 struct Plan {
-  int rows = 0, panels = 0, n = 0;
+  int rows, panels, n;
   Tiles tiles[2 * kStreams];
 };
 
@@ -170,12 +172,12 @@ SPECD_INLINE void each_output(const Use& use) {
 // Where tiles are with what they prefetch.
 struct Fetch {
   const uint8_t* at;
-  size_t apart;
-  int every, rounds_left;  // until the next lines
+  size_t apart;            // from panel to panel
+  int every, rounds_left;  // rounds from fetch to fetch, and until the next
 };
 template <typename Form, int kPanels>
 SPECD_INLINE Fetch fetch_of(const Group& g, const Tiles& t, const Block& b) {
-  // Nothing to fetch: the tiles' own lines again.
+  // Nothing to fetch: lines of this block, which are cached anyway.
   if (g.panel + kPanels > b.ahead_panels) return {g.codes + b.at, g.panel_bytes, t.sharing, 1};
   const int lines = t.before == 0 ? 0 : b.n / Form::kStepK * t.before / t.sharing;
   return {b.ahead + g.panel * b.ahead_apart + static_cast<size_t>(lines * kLine), b.ahead_apart,
@@ -194,28 +196,28 @@ SPECD_INLINE void fetch_in_round(Fetch& fetch) {
   fetch.at += kStreams / kPanels * kLine;
 }
 
-SPECD_INLINE F32x16 scale_of(const Group& g, const Run& run, int panel) {
-  return load(g.scale + run.group * kWidth + panel * g.scale_step);
+SPECD_INLINE const float* scale_at(const Group& g, const Run& run) {
+  return g.scale + run.group * kWidth;
 }
 // Prefetches the scales that the panels behind those of a tile have for a run.
 template <int kPanels>
 SPECD_INLINE void fetch_scales(const Group& g, const Run& run) {
   const float* const scale =
-      g.scale + run.group * kWidth + (g.panels_left < 2 * kPanels ? 0 : kPanels * g.scale_step);
+      scale_at(g, run) + (g.panels_left < 2 * kPanels ? 0 : kPanels * g.scale_step);
 #pragma GCC unroll 4
   for (int p = 0; p < kPanels; ++p) prefetch_near(scale + p * g.scale_step);
 }
 
 // The sums of a tile are stored while other tiles use the registers.
 template <typename Form, int kRows, int kPanels>
-SPECD_INLINE void load_sums(const typename Form::Sum* from,
+SPECD_INLINE void load_tile(const typename Form::Sum* from,
                             typename Form::Sums (&sum)[kRows][kPanels]) {
   each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
     sum[r][p] = Form::load_sums(from + r * kSumsOfRow + p * kWidth);
   });
 }
 template <typename Form, int kRows, int kPanels>
-SPECD_INLINE void store_sums(typename Form::Sum* to,
+SPECD_INLINE void store_tile(typename Form::Sum* to,
                              const typename Form::Sums (&sum)[kRows][kPanels]) {
   each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
     Form::store_sums(to + r * kSumsOfRow + p * kWidth, sum[r][p]);
@@ -244,8 +246,7 @@ SPECD_INLINE void add_lines(size_t panel_bytes, int n, const typename Form::Fact
 }
 
 template <typename Form, int kRows, int kPanels>
-__attribute__((always_inline, no_sanitize("thread"))) static inline void add_runs(
-    const Group& g, const Tiles& tiles, const Block& b) {
+SPECD_INLINE void add_runs(const Group& g, const Tiles& tiles, const Block& b) {
   const size_t x_stride = Form::x_stride(g);
   const typename Form::Factor* of_tile = Form::x_at(g, b);
   typename Form::Sum* sums = static_cast<typename Form::Sum*>(g.sums);
@@ -263,17 +264,17 @@ __attribute__((always_inline, no_sanitize("thread"))) static inline void add_run
           sum[r][p] = Form::first_sum(g, of_run + i, run, r, p);
         });
       } else {
-        load_sums<Form>(sums, sum);
+        load_tile<Form>(sums, sum);
       }
       add_lines<Form>(g.panel_bytes, b.n_runs == 1 ? b.n : run.n, x, x_stride, w, fetch, sum);
       if (Form::kCuts && !b.ends) {
-        store_sums<Form>(sums, sum);
+        store_tile<Form>(sums, sum);
         continue;
       }
       if (t == 0) fetch_scales<kPanels>(g, run);
       F32x16 scale[kPanels];
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) scale[p] = scale_of(g, run, p);
+      for (int p = 0; p < kPanels; ++p) scale[p] = load(scale_at(g, run) + p * g.scale_step);
       const bool is_first = b.first_run == 0 && i == 0;
       each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
         float* const total = totals + r * g.totals_stride + kWidth * p;
@@ -318,9 +319,9 @@ __attribute__((noinline, no_sanitize("thread"))) static void tiles_in_run(const 
     const typename Form::Factor* x = of_tile;
     const uint8_t* w = g.codes + b.at;
     typename Form::Sums sum[kRows][kPanels];
-    load_sums<Form>(sums, sum);
+    load_tile<Form>(sums, sum);
     add_lines<Form>(g.panel_bytes, b.n, x, x_stride, w, fetch, sum);
-    store_sums<Form>(sums, sum);
+    store_tile<Form>(sums, sum);
     of_tile += kRows * x_stride;
     sums += kRows * kSumsOfRow;
   }
@@ -334,7 +335,7 @@ static void set_fns(Tiles& tiles) {
 }
 // For tiles of `rows` rows by panels_of(rows) panels or, unless `wide`, by one.
 template <typename Form>
-static void set_fns(Tiles& tiles, int rows, bool wide) {
+static void choose_fns(Tiles& tiles, int rows, bool wide) {
 #define SPECD_TILE(n)                                                                         \
   case n:                                                                                     \
     if constexpr ((n) <= Form::kTileRows) {                                                   \
@@ -370,7 +371,7 @@ static void set_plan(Plan& plan, int rows, int panels) {
     for (int panel = 0, width; panel < panels; panel += width) {
       width = panels - panel >= wide ? wide : 1;
       Tiles& t = plan.tiles[plan.n++];
-      set_fns<Form>(t, tile_rows, width == wide);
+      choose_fns<Form>(t, tile_rows, width == wide);
       t.n = n;
       t.first_row = static_cast<size_t>(first_row);
       t.first_panel = static_cast<size_t>(panel);
@@ -407,18 +408,18 @@ SPECD_INLINE Block block_at(const CodeOrder& order, const Run* run, int k) {
   return b;
 }
 
-// Multiplies a group, the first panels of `here`. This thread reads the other panels of `here` next, then `after`.
+// Multiplies a group, the first panels of `left`. This thread reads the other panels of `left` next, then `after`.
 template <typename Form>
 static void multiply_group(const Plan& plan, const Group& group, const CodeOrder& order,
-                           const Stretch& here, const Stretch& after) {
+                           const Stretch& left, const Stretch& after) {
   Group groups[2 * kStreams];
   for (int i = 0; i < plan.n; ++i) groups[i] = group_from<Form>(group, plan.tiles[i]);
-  Place ahead{here, after, 0};
+  Place ahead{left, after, 0};
   advance(ahead, kLead);
   const Run* run = order.runs;
   for (int k = 0; k < order.depth;) {
     Block b = block_at<Form>(order, run, k);
-    b.ahead = ahead.now.codes + ahead.at;
+    if (ahead.now.panels != 0) b.ahead = ahead.now.codes + ahead.at;
     b.ahead_panels = ahead.now.panels;
     b.ahead_apart = ahead.now.panel_bytes;
     const bool is_inside = Form::kCuts && !b.starts && !b.ends;
@@ -429,8 +430,8 @@ static void multiply_group(const Plan& plan, const Group& group, const CodeOrder
     k += b.n;
     run += b.ends ? b.n_runs : 0;
     // What was prefetched behind the end of a panel is not the beginning of the next group.
-    const size_t bytes = bytes_of_k<Form>(b.n), left = ahead.now.panel_bytes - ahead.at;
-    advance(ahead, bytes < left ? bytes : left);
+    const size_t bytes = bytes_of_k<Form>(b.n), rest = ahead.now.panel_bytes - ahead.at;
+    advance(ahead, bytes < rest ? bytes : rest);
   }
 }
 
@@ -461,8 +462,10 @@ static void matmul_of_codes(const MatmulArgs& a, int part, int parts) {
     next = stretch_of(*a.next, panels_of_part(*a.next, part, parts));
   }
   Stretch rest = stretch_of(a.weights, share);
-  Plan plan;
-  Group group{.x = &x, .x_stride = RoundedRows::stride(order)};
+  Plan plan = {};
+  Group group = {};
+  group.x = &x;
+  group.x_stride = RoundedRows::stride(order);
   group.n_runs = static_cast<size_t>(order.n_runs);
   group.panel_bytes = m.panel_bytes;
   group.sums = sums;

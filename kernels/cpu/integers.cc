@@ -154,8 +154,6 @@ SPECD_INLINE I32x16 widen_bytes(const uint8_t* p) {
 SPECD_INLINE void store_int(int32_t* p, const I32x16& a) { _mm512_storeu_si512(p, a.v); }
 #endif
 
-SPECD_INLINE I32x16 set1_ints(int32_t a) { return set1_int(static_cast<uint32_t>(a)); }
-
 // Codes of kBits by x of kXBits. A line has kParts times the factors of one instruction: bytes, or with x of 16 bits
 // words, for which x is in the order of place_of_word().
 template <int kBits, int kXBits>
