@@ -32,6 +32,9 @@ class RankProcess {
   RankProcess& operator=(const RankProcess&) = delete;
 
   int32_t rank() const;
+  // [main] Whether mpirun has started as many ranks as are configured. Rank 0 asks before agree(): another rank that
+  // finds the same may give up while agree() still waits.
+  Status check_world(const EngineOptions& options) const;
   // [main] Called by all before anything else: ok when it is for each of them, else the first rank's
   // error, which names the rank.
   Status agree(const Status& mine);

@@ -74,6 +74,9 @@ Result<std::unique_ptr<RankProcess>> RankProcess::join(const EngineOptions& opti
 }
 
 int32_t RankProcess::rank() const { return impl_->messages->rank(); }
+Status RankProcess::check_world(const EngineOptions& options) const {
+  return impl_->check_world(options);
+}
 Status RankProcess::agree(const Status& mine) { return specd::agree(*impl_->all, mine); }
 
 Status RankProcess::status() const { return impl_->all->status(); }

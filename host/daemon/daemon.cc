@@ -589,6 +589,10 @@ std::unique_ptr<RankProcess> join_ranks(const Result<Config>& config) {
                                   config.ok() ? config_values(config.value()) : RankSettings());
   if (!joined.ok()) leave(fail(joined.status()));
   std::unique_ptr<RankProcess> process = std::move(joined).value();
+  if (config.ok() && process->rank() == 0) {
+    const Status world = process->check_world(config.value().engine);
+    if (!world.ok()) abort_ranks(*process, fail(with_place(config.value(), world)));
+  }
   const Status agreed = process->agree(config.status());
   if (agreed.ok()) return process;
   if (process->rank() > 0) std::this_thread::sleep_for(kLeadLimit);
