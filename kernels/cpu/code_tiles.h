@@ -14,8 +14,9 @@
 //   first_sum(group, of_run, run, r, p)
 //                            the sums of row r by panel p before the first line of a run; of_run is where x->scale and
 //                            x->start have the first row and the run
-//   total(group, of_run, r, sum, scale, before)
-//                            `before`, and the sums of row r behind the last line, scaled
+//   scale_of_row(group, of_run, r)
+//   total(sum, scale_of_row, scale, before)
+//                            `before`, and the sums of a row behind the last line, scaled
 //
 // All panels of codes are followed by the scales, [panel][n_groups][16], and the zeros of the same shape.
 #pragma once
@@ -276,11 +277,17 @@ SPECD_INLINE void add_runs(const Group& g, const Tiles& tiles, const Block& b) {
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) scale[p] = load(scale_at(g, run) + p * g.scale_step);
       const bool is_first = b.first_run == 0 && i == 0;
-      each_output<kRows, kPanels>([&](int r, int p) __attribute__((always_inline)) {
-        float* const total = totals + r * g.totals_stride + kWidth * p;
-        store(total, Form::total(g, of_run + i, r, sum[r][p], scale[p],
-                                 is_first ? set1(0.0f) : load(total)));
-      });
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        // Not in the loop over panels: GCC would load it again behind each store.
+        const F32x16 scale_of_row = Form::scale_of_row(g, of_run + i, r);
+#pragma GCC unroll 4
+        for (int p = 0; p < kPanels; ++p) {
+          float* const total = totals + r * g.totals_stride + kWidth * p;
+          store(total, Form::total(sum[r][p], scale_of_row, scale[p],
+                                   is_first ? set1(0.0f) : load(total)));
+        }
+      }
     }
     of_tile += kRows * x_stride;
     sums += kRows * kSumsOfRow;

@@ -86,7 +86,8 @@ struct Float8 {
   }
 
   SPECD_INLINE F32x16 first_sum(const Group&, size_t, const Run&, int, int) { return set1(0.0f); }
-  SPECD_INLINE F32x16 total(const Group&, size_t, int, const F32x16& sum, const F32x16& scale,
+  SPECD_INLINE F32x16 scale_of_row(const Group&, size_t, int) { return set1(1.0f); }
+  SPECD_INLINE F32x16 total(const F32x16& sum, const F32x16&, const F32x16& scale,
                             const F32x16& before) {
     return fma(sum, scale, before);
   }

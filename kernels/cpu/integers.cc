@@ -216,10 +216,12 @@ struct Integers {
                ? start
                : multiply(widen_bytes(g.zero + run.group * kWidth + p * g.scale_step), start);
   }
+  SPECD_INLINE F32x16 scale_of_row(const Group& g, size_t of_run, int r) {
+    return set1(g.x->scale[of_run + r * g.n_runs]);
+  }
   // fma(float(exact sum), x_scale * scale, total)
-  SPECD_INLINE F32x16 total(const Group& g, size_t of_run, int r, const I32x16& sum,
-                            const F32x16& scale, const F32x16& before) {
-    const F32x16 scale_of_row = set1(g.x->scale[of_run + r * g.n_runs]);
+  SPECD_INLINE F32x16 total(const I32x16& sum, const F32x16& scale_of_row, const F32x16& scale,
+                            const F32x16& before) {
     return fma(to_float(sum), mul(scale_of_row, scale), before);
   }
 };
