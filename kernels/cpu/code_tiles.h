@@ -15,6 +15,7 @@
 //                            the sums of row r by panel p before the first line of a run; of_run is where x->scale and
 //                            x->start have the first row and the run
 //   scale_of_row(group, of_run, r)
+//                            of x of row r; 1 where x is not rounded
 //   total(sum, scale_of_row, scale, before)
 //                            `before`, and the sums of a row behind the last line, scaled
 //
