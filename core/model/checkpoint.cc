@@ -35,19 +35,26 @@ bool is_pickled(std::string_view name) {
   return name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
 }
 
-// The pickled weights of a folder: those of transformers, or else the first by name. "" without any.
-std::string find_pickled(const std::string& folder) {
-  for (const char* name : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
-    if (path_exists(folder + name)) return folder + name;
-  }
+bool is_gguf(std::string_view name) { return name.ends_with(".gguf"); }
+
+// The first such file of a folder by name, or "".
+std::string find_file(const std::string& folder, bool (*is_such)(std::string_view)) {
   std::string first;
   std::error_code failure;
   std::filesystem::directory_iterator at(folder, failure);
   for (; !failure && at != std::filesystem::directory_iterator(); at.increment(failure)) {
     const std::string name = at->path().filename().string();
-    if (is_pickled(name) && (first.empty() || name < first)) first = name;
+    if (is_such(name) && (first.empty() || name < first)) first = name;
   }
   return first.empty() ? first : folder + "/" + first;
+}
+
+// The pickled weights of a folder: those of transformers, or else the first by name. "" without any.
+std::string find_pickled(const std::string& folder) {
+  for (const char* name : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
+    if (path_exists(folder + name)) return folder + name;
+  }
+  return find_file(folder, is_pickled);
 }
 
 // `convert` is the file or the folder to give to the script, `then` what to do with what it writes.
@@ -75,6 +82,11 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   if (file.status().code() == Code::kNotFound && !path_exists(model_dir + kSingle)) {
     if (const std::string pickled = find_pickled(model_dir); !pickled.empty()) {
       return pickled_status(pickled, model_dir, "");
+    }
+    if (const std::string gguf = find_file(model_dir, is_gguf); !gguf.empty()) {
+      return Status(
+          Code::kUnsupported,
+          quote(gguf, 400) + ": GGUF is not read; use the safetensors files that it was made from");
     }
     if (!path_exists(model_dir)) return file.status();
     return Status(Code::kNotFound, quote(model_dir, 400) + ": there is neither " + (kSingle + 1) +
@@ -151,13 +163,18 @@ const std::string& Checkpoint::path_of(std::string_view name) const {
   return files_[tensors_.find(name)->second.file].path();
 }
 
+std::string Checkpoint::place_of_missing(std::string_view name) const {
+  return (is_sharded_ ? quote(model_dir_ + kIndex, 400) + ": weight_map"
+                      : quote(files_.front().path(), 400)) +
+         ", tensor " + quote(name);
+}
+
 Result<const TensorView*> Checkpoint::require(std::string_view name,
                                               std::span<const int64_t> shape) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end() && is_sharded_) {
-    return Status(Code::kDataLoss, quote(model_dir_ + kIndex, 400) + ": weight_map, tensor " +
-                                       quote(name) + ": missing; expected with shape " +
-                                       shape_text(shape));
+    return Status(Code::kDataLoss,
+                  place_of_missing(name) + ": missing; expected with shape " + shape_text(shape));
   }
   return files_[found == tensors_.end() ? 0 : found->second.file].require(name, shape);
 }

@@ -29,6 +29,8 @@ class Checkpoint {
   // REQUIRES a name in tensors()
   const TensorView& at(std::string_view name) const { return *tensors_.find(name)->second.view; }
   const std::string& path_of(std::string_view name) const;  // of the file that contains it
+  // Where a tensor is that tensors() does not have.
+  std::string place_of_missing(std::string_view name) const;
 
   struct Entry {
     const TensorView* view;

@@ -36,12 +36,14 @@ constexpr float kLeast = 0x1p-64f, kMost = 0x1p64f;
 Result<KvScales> kv_scales(const Checkpoint& checkpoint, const std::string& prefix,
                            const std::function<void(const std::string&)>& on_tensor) {
   std::optional<float> k, v;
+  std::string last;  // of the tensors
   for (const Name& each : kNames) {
     const std::string name = prefix + "self_attn." + each.name;
     const auto found = checkpoint.tensors().find(name);
     if (found == checkpoint.tensors().end()) continue;
     on_tensor(name);
     if (!each.is_k && !each.is_v) continue;
+    last = name;
     const TensorView& view = *found->second.view;
     const auto bad = [&](const std::string& expected, const std::string& is) {
       return Status(Code::kDataLoss, quote(checkpoint.path_of(name), 400) + ", tensor " +
@@ -67,7 +69,8 @@ Result<KvScales> kv_scales(const Checkpoint& checkpoint, const std::string& pref
     }
   }
   if (k.has_value() != v.has_value()) {
-    return Status(Code::kDataLoss, quote(prefix + "self_attn") +
+    return Status(Code::kDataLoss, quote(checkpoint.path_of(last), 400) + ", " +
+                                       quote(prefix + "self_attn") +
                                        ": expected a scale of the cache " +
                                        "for keys and one for values, found one for " +
                                        (k.has_value() ? "keys alone" : "values alone"));

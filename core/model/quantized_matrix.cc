@@ -57,8 +57,9 @@ Result<const TensorView*> QuantizedMatrix::need(const char* name, const std::vec
   const std::string full = module_ + "." + name;
   const auto found = checkpoint_->tensors().find(full);
   if (found == checkpoint_->tensors().end()) {
-    return Status(Code::kDataLoss, "tensor " + quote(full) + " is missing; expected with shape " +
-                                       shape_text(shape) + " by " + format_.place);
+    return Status(Code::kDataLoss, checkpoint_->place_of_missing(full) +
+                                       ": missing; expected with shape " + shape_text(shape) +
+                                       " by " + format_.place);
   }
   const TensorView& view = *found->second.view;
   const std::string where = quote(checkpoint_->path_of(full), 400) + ", tensor " + quote(full);
@@ -193,8 +194,12 @@ Status QuantizedMatrix::open_groups(const MatrixFormat& format) {
   const bool is_there = checkpoint_->tensors().contains(module_ + "." + name);
   if (is_gptq ? !is_there : !format.act_order) return Status();
   SPECD_TRY(const TensorView* order, need(name, {n_in_}, {TensorType::kI32}));
-  for (int64_t k = 0; !is_gptq && k < n_in_; ++k) {
-    if (number_at<int32_t>(*order, k) == -1) return Status();  // written, but not used
+  if (!is_gptq && number_at<int32_t>(*order, 0) == -1) {  // written, but not used
+    for (int64_t k = 0; k < n_in_; ++k) {
+      const auto found = number_at<int32_t>(*order, k);
+      if (found != -1) return bad_value(name, k, "-1, as before it", std::to_string(found));
+    }
+    return Status();
   }
   for (int64_t k = 0; k < n_in_; ++k) {
     const auto found = number_at<int32_t>(*order, k);

@@ -23,7 +23,8 @@ namespace {
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the reference implementation's limit
 constexpr uint64_t kLengthBytes = 8;
 constexpr char kQuantizedHint[] =
-    "; quantized weights are not supported, use the checkpoint that they were made from";
+    "; only the linear layers of a model can be quantized, in a layout that specd reads; use the "
+    "checkpoint that this one was made from";
 
 struct TypeInfo {
   const char* name;

@@ -267,6 +267,25 @@ TEST_P(Codes, rows_of_zeros_huge_values_and_nans_are_defined_and_stay_alone) {
   }
 }
 
+TEST_P(Codes, x_in_the_middle_of_two_steps_is_rounded_to_even) {
+  for (const CodeCase& kind : kCodeCases) {
+    if (kind.x_bits == 32) continue;
+    const CodeMatrix w(ops(), kind, 40, 1030, 15);
+    // A third of x is the largest, whose quotient is the limit, so a step is one.
+    const float step = kind.x_scale > 0 ? kind.x_scale : 1.0f,
+                limit = kind.x_bits == 8 ? 127.0f : 32512.0f;
+    std::vector<float> x(static_cast<size_t>(w.n_in)), away = x;
+    for (size_t k = 0; k < x.size(); ++k) {
+      const float half = static_cast<float>(k % 100) + 0.5f;
+      x[k] = k % 3 == 0 ? limit * step : (k % 2 == 0 ? half : -half) * step;
+      away[k] = k % 3 == 0 ? x[k] : std::nextafter(x[k], 2 * x[k]);
+    }
+    EXPECT_EQ(first_difference(run(ops(), w, x.data(), 1, 1), w.strict(x, 1)), -1) << kind.name;
+    EXPECT_NE(first_difference(w.strict(away, 1), w.strict(x, 1)), -1)
+        << kind.name << ": rounding away from zero would pass as well";
+  }
+}
+
 TEST_P(Codes, a_code_more_or_another_zero_is_seen) {
   for (const CodeCase& kind : kCodeCases) {
     CodeMatrix w(ops(), kind, 20, 130, 11);
@@ -323,20 +342,23 @@ TEST(CodesVnni, have_the_bits_of_avx512_without_it) {
   const Ops& ops = cpu_ops(Isa::kAvx512);
   for (const CodeCase& kind : kCodeCases) {
     if (kind.x_bits == 32) continue;
-    const CodeMatrix w(ops, kind, 131, 1030, 13);
-    const std::vector<float> x = random_floats(size_t{21} * w.n_in, 14);
-    for (const int32_t n_rows : {1, 8, 21}) {
-      const std::vector<float> with = run(ops, w, x.data(), n_rows, 1);
-      std::vector<float> without(with.size(), kNan);
-      const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, n_rows));
-      const MatmulArgs args{.x = x.data(),
-                            .weights = w.packed,
-                            .out = without.data(),
-                            .n_rows = n_rows,
-                            .scratch = scratch.get()};
-      isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
-      isa_ops(Isa::kAvx512).multiply_integers(args, 0, 1);
-      EXPECT_EQ(first_difference(with, without), -1) << kind.name << ", " << n_rows << " rows";
+    for (const auto& [n_out, n_in] : kCodeShapes) {
+      const CodeMatrix w(ops, kind, n_out, n_in, 13);
+      const std::vector<float> x = random_floats(size_t{64} * w.n_in, 14);
+      for (const int32_t n_rows : {1, 2, 3, 5, 8, 16, 33, 64}) {
+        const std::vector<float> with = run(ops, w, x.data(), n_rows, 1);
+        std::vector<float> without(with.size(), kNan);
+        const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, n_rows));
+        const MatmulArgs args{.x = x.data(),
+                              .weights = w.packed,
+                              .out = without.data(),
+                              .n_rows = n_rows,
+                              .scratch = scratch.get()};
+        isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
+        isa_ops(Isa::kAvx512).multiply_integers(args, 0, 1);
+        EXPECT_EQ(first_difference(with, without), -1)
+            << kind.name << " " << n_out << "x" << n_in << ", " << n_rows << " rows";
+      }
     }
   }
 }

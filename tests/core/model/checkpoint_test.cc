@@ -2,11 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
-#include "core/base/json.h"
+#include "tests/core/model/safetensors_rig.h"
 
 namespace specd {
 namespace {
@@ -42,20 +41,6 @@ class CheckpointTest : public testing::Test {
     const auto checkpoint = Checkpoint::open(folder);
     if (!checkpoint.ok()) return checkpoint.status();
     return check_tensors(checkpoint.value(), load_model_config(folder).value());
-  }
-  // Rewrites the header of a safetensors file; the values stay.
-  static void change_header(const std::string& path, const std::function<void(Json&)>& change) {
-    std::ifstream in(path, std::ios::binary);
-    std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), 8);
-    Json header = Json::parse(bytes.substr(8, length));
-    change(header);
-    const std::string text = header.dump(), values = bytes.substr(8 + length);
-    length = text.size();
-    std::ofstream out(path, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(&length), 8);
-    out << text << values;
   }
 
   std::string root_;
@@ -192,11 +177,23 @@ TEST_F(CheckpointTest, quantized_weights_are_refused_with_a_way_out) {
         is_known ? "weights of type " + std::string(dtype) + ", supported are F32, F16 and BF16"
                  : "dtype '" + std::string(dtype) + "', known are F64 ";
     for (const std::string& part :
-         {front + words, std::string("; quantized weights are not supported, use the checkpoint "
-                                     "that they were made from")}) {
+         {front + words,
+          std::string(
+              "; only the linear layers of a model can be quantized, in a layout that specd "
+              "reads; use the checkpoint that this one was made from")}) {
       EXPECT_NE(quantized.message().find(part), std::string::npos) << quantized.message();
     }
   }
+}
+
+TEST_F(CheckpointTest, a_folder_of_gguf_is_refused_by_its_name) {
+  const std::string folder = copy("llama_bias");
+  fs::rename(folder + "/model.safetensors", folder + "/model-Q4_K_M.gguf");
+  const Status status = Checkpoint::open(folder).status();
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_EQ(status.message(), "'" + folder +
+                                  "/model-Q4_K_M.gguf': GGUF is not read; use the safetensors "
+                                  "files that it was made from");
 }
 
 TEST_F(CheckpointTest, matrices_of_two_types_are_refused_before_anything_is_allocated) {

@@ -7,12 +7,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 
-#include "core/base/json.h"
 #include "core/base/to_size.h"
 #include "tests/core/model/forward_rig.h"
+#include "tests/core/model/safetensors_rig.h"
 
 namespace specd {
 namespace {
@@ -172,6 +171,12 @@ class ChangedCopy {
       if (from >= 0 && from < std::ssize(bytes)) byte = bytes[to_size(from)];
     });
   }
+  Status load() const {
+    const auto device = CpuDevice::create("", 1).value();
+    const auto config = load_model_config(folder_);
+    if (!config.ok()) return config.status();
+    return Transformer::load(*device, folder_, config.value(), 8, 8, {}).status();
+  }
   // Of the golden's prompt.
   std::vector<float> logits(const std::string& model) const {
     ForwardRig rig(folder_, "", 1, false);
@@ -179,8 +184,9 @@ class ChangedCopy {
     return rig.run().back();
   }
 
- private:
   std::string path() const { return folder_ + "/model.safetensors"; }
+
+ private:
   std::string folder_;
 };
 
@@ -266,14 +272,146 @@ TEST(QuantizedValues, that_cannot_be_are_refused_with_tensor_place_expected_and_
   for (const Damage& each : all) {
     ChangedCopy copy(each.model);
     copy.replace(each.tensor, each.at, each.bytes);
-    const auto device = CpuDevice::create("", 1).value();
-    const auto config = load_model_config(copy.folder()).value();
-    const Status status = Transformer::load(*device, copy.folder(), config, 8, 8, {}).status();
+    const Status status = copy.load();
     EXPECT_EQ(status.code(), Code::kDataLoss) << each.model << ", " << each.tensor;
     for (const std::string& part : each.parts) {
       EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
     }
   }
+}
+
+void rename(Json& header, const std::string& from, const std::string& to) {
+  header[to] = header.at(from);
+  header.erase(from);
+}
+// The first half of its values, in half of its first dimension; the others are of another tensor.
+void cut(Json& header, const std::string& name) {
+  Json& first = header.at(name);
+  Json rest = first;
+  const int64_t begin = first["data_offsets"][0], end = first["data_offsets"][1];
+  first["shape"][0] = first["shape"][0].get<int64_t>() / 2;
+  rest["shape"][0] = first["shape"][0];
+  first["data_offsets"] = {begin, begin + (end - begin) / 2};
+  rest["data_offsets"] = {begin + (end - begin) / 2, end};
+  header["rest"] = rest;
+}
+
+TEST(QuantizedTensors, that_are_missing_cut_or_of_another_shape_or_type_are_refused) {
+  const std::string q = "model.layers.1.self_attn.q_proj.", layer = "model.layers.0.self_attn.";
+  const auto missing = [&](const std::string& name) {
+    return [=](Json& header) { rename(header, q + name, "other"); };
+  };
+  const auto halved = [&](const std::string& name) {
+    return [=](Json& header) { cut(header, q + name); };
+  };
+  const auto set = [&](const std::string& name, const char* key, const Json& value) {
+    return [=](Json& header) { header.at(name)[key] = value; };
+  };
+  struct Change {
+    std::string model;
+    std::function<void(Json&)> change;
+    std::string message;  // behind the file's name
+  };
+  const Change all[] = {
+      {"ct_int8_dynamic_llama", missing("weight_scale"),
+       q + "weight_scale': missing; expected with shape [64, 1] by "},
+      {"ct_int4_llama", missing("weight_scale"), q + "weight_scale': missing; expected with shape"},
+      {"ct_int4_llama", missing("weight_shape"), q + "weight_shape': missing"},
+      {"ct_int4_llama", missing("weight_packed"), q + "weight_packed': missing"},
+      {"gptq_llama", missing("scales"), q + "scales': missing; expected with shape [2, 64] by "},
+      {"gptq_llama", missing("qzeros"), q + "qzeros': missing; expected with shape [2, 8] by "},
+      {"awq_llama", missing("scales"), q + "scales': missing"},
+      {"awq_llama", missing("qzeros"), q + "qzeros': missing"},
+      {"modelopt_fp8_llama", missing("weight_scale"), q + "weight_scale': missing"},
+      {"modelopt_fp8_llama", missing("input_scale"), q + "input_scale': missing"},
+      {"ct_int8_static_qwen3", missing("input_scale"),
+       q + "input_scale': missing; expected with shape [1] by "},
+      {"ct_int4_actorder_llama", missing("weight_g_idx"), q + "weight_g_idx': missing"},
+      {"fp8_block_llama", missing("weight_scale_inv"), q + "weight_scale_inv': missing"},
+      {"ct_int4_llama", halved("weight_packed"),
+       q + "weight_packed': shape [32, 8], expected [64, 8] by config.json and "},
+      {"gptq_llama", halved("qweight"), q + "qweight': shape [4, 64], expected [8, 64] by "},
+      {"gptq_llama", halved("scales"), q + "scales': shape [1, 64], expected [2, 64] by "},
+      {"gptq_llama", halved("g_idx"), q + "g_idx': shape [32], expected [64] by "},
+      {"awq_llama", halved("qweight"), q + "qweight': shape [32, 8], expected [64, 8] by "},
+      {"awq_llama", halved("qzeros"), q + "qzeros': shape [1, 8], expected [2, 8] by "},
+      {"ct_int8_dynamic_llama", halved("weight"), q + "weight': shape [32, 64], expected [64, 64]"},
+      {"ct_int8_dynamic_llama", set(q + "weight_scale", "shape", {32, 2}),
+       q + "weight_scale': shape [32, 2], expected [64, 1] by config.json and "},
+      {"ct_int8_dynamic_llama", set(q + "weight_scale", "dtype", "I16"),
+       q + "weight_scale': is I16, expected F32 or F16 or BF16 by "},
+      {"ct_int8_dynamic_llama", set(q + "weight", "dtype", "F8_E4M3"),
+       q + "weight': is F8_E4M3, expected I8 by "},
+      {"awq_llama", set(q + "scales", "dtype", "U16"), q + "scales': is U16, expected F32 or F16"},
+      {"modelopt_fp8_llama", set(layer + "k_proj.k_scale", "dtype", "I32"),
+       layer + "k_proj.k_scale': expected one number, F32, F16 or BF16: "},
+  };
+  for (const Change& each : all) {
+    ChangedCopy copy(each.model);
+    change_header(copy.path(), each.change);
+    const Status status = copy.load();
+    EXPECT_EQ(status.code(), Code::kDataLoss) << each.model << each.message;
+    const std::string place = "'" + copy.path() + "', tensor '" + each.message;
+    EXPECT_NE(status.message().find(place), std::string::npos) << place << status.message();
+  }
+}
+
+// Two that differ, under names of two makers.
+TEST(QuantizedTensors, scales_of_the_cache_that_contradict_each_other_are_refused) {
+  const std::string layer = "model.layers.0.self_attn.";
+  ChangedCopy copy("modelopt_fp8_llama");
+  copy.replace(layer + "v_proj.v_scale", 0, bytes_of(0.125f));
+  change_header(copy.path(), [&](Json& header) {
+    rename(header, layer + "v_proj.v_scale", layer + "kv_scale");
+  });
+  const Status status = copy.load();
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_NE(status.message().find("kv_scale': expected "), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find(", as another tensor of the layer says, found 0.125"),
+            std::string::npos)
+      << status.message();
+}
+
+TEST(QuantizedTensors, groups_that_do_not_divide_the_inputs_are_refused) {
+  const std::pair<const char*, std::vector<std::string>> models[] = {
+      {"gptq_llama", {"quantization_config", "group_size"}},
+      {"awq_llama", {"quantization_config", "group_size"}},
+      {"ct_int4_llama",
+       {"quantization_config", "config_groups", "group_0", "weights", "group_size"}},
+  };
+  for (const auto& [model, keys] : models) {
+    ChangedCopy copy(model);
+    const std::string path = copy.folder() + "/config.json";
+    Json config = parse_json_file(path, 1 << 20).value();
+    Json* at = &config;
+    for (const std::string& key : keys) at = &at->at(key);
+    *at = 48;
+    std::ofstream(path) << config;
+    const Status status = copy.load();
+    EXPECT_EQ(status.code(), Code::kDataLoss) << model;
+    EXPECT_NE(status.message().find(" inputs, expected a multiple of the group_size 48 of "),
+              std::string::npos)
+        << model << status.message();
+  }
+}
+
+// Makers write -1 for all inputs when they do not use the order.
+TEST(QuantizedTensors, an_order_of_groups_is_unused_only_as_a_whole) {
+  const std::string name = "model.layers.1.self_attn.q_proj.weight_g_idx",
+                    unused("\xff\xff\xff\xff", 4);
+  for (const int64_t k : {0, 5}) {
+    ChangedCopy copy("ct_int4_actorder_llama");
+    copy.replace(name, 4 * k, unused);
+    const Status status = copy.load();
+    EXPECT_EQ(status.code(), Code::kDataLoss);
+    const std::string expected = k == 0
+                                     ? "weight_g_idx', [1]: expected -1, as before it, found "
+                                     : "weight_g_idx', [5]: expected a group from 0 to 1, found -1";
+    EXPECT_NE(status.message().find(expected), std::string::npos) << status.message();
+  }
+  ChangedCopy copy("ct_int4_actorder_llama");
+  copy.each_byte(name, [](const std::string&, size_t, char& byte) { byte = '\xff'; });
+  EXPECT_TRUE(copy.load().ok());
 }
 
 // Newer versions of GPTQModel store zero points as they are under the name of the first format.
@@ -328,27 +466,13 @@ TEST(QuantizedValues, scales_of_groups_may_be_negative) {
 
 TEST(QuantizedValues, a_scale_of_the_cache_for_keys_alone_is_refused) {
   ChangedCopy copy("modelopt_fp8_llama");
-  // Another name of the same length.
-  std::string file;
-  {
-    std::ifstream in(copy.folder() + "/model.safetensors", std::ios::binary);
-    file.assign(std::istreambuf_iterator<char>(in), {});
-  }
-  const std::string from = "layers.0.self_attn.v_proj.v_scale", to = "layers.0.self_attn.q_scale";
-  const size_t at = file.find(from);
-  ASSERT_NE(at, std::string::npos);
-  file.replace(at, from.size(), to + std::string(from.size() - to.size(), ' '));
-  const size_t quote = file.find('"', at);
-  std::swap(file[quote], file[at + to.size()]);
-  std::ofstream(copy.folder() + "/model.safetensors", std::ios::binary) << file;
-  const auto device = CpuDevice::create("", 1).value();
-  const Status status =
-      Transformer::load(*device, copy.folder(), load_model_config(copy.folder()).value(), 8, 8, {})
-          .status();
-  EXPECT_NE(status.message().find("'model.layers.0.self_attn': expected a scale of the cache for "
-                                  "keys and one for values, found one for keys alone"),
-            std::string::npos)
-      << status.message();
+  change_header(copy.path(), [](Json& header) {
+    rename(header, "model.layers.0.self_attn.v_proj.v_scale", "model.layers.0.self_attn.q_scale");
+  });
+  EXPECT_EQ(copy.load().message(),
+            "'" + copy.path() +
+                "', 'model.layers.0.self_attn': expected a scale of the cache for keys and one for "
+                "values, found one for keys alone");
 }
 
 TEST(QuantizedPlan, holds_what_was_planned_from_the_headers) {
