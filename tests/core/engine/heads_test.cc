@@ -12,9 +12,11 @@
 #include <tuple>
 #include <vector>
 
+#include "core/base/sanitizer.h"
 #include "core/model/checkpoint.h"
 #include "tests/core/engine_rig.h"
 #include "tests/device/fake_cuda.h"
+#include "tests/core/quantized_zoo.h"
 #include "tests/head_files.h"
 
 namespace specd {
@@ -314,6 +316,52 @@ TEST_F(ZooHeads, accept_what_they_were_trained_for) {
     EXPECT_GT(static_cast<double>(tokens) / static_cast<double>(steps), floor) << name;
   }
 }
+
+// The formats and caches that do not meet in QuantizedMatrix (identity_matrix_test.cc).
+class QuantizedHeads : public ZooHeads, public testing::WithParamInterface<QuantizedSubject> {};
+
+TEST_P(QuantizedHeads, change_no_text_and_draft_the_same_in_any_batch) {
+  if (SPECD_HAS_SANITIZER) GTEST_SKIP() << "slow; heads and forwards over codes run elsewhere too";
+  if (!has_numpy()) GTEST_SKIP() << "python3-numpy is missing";
+  const std::string target = quantized("pico-target", GetParam().options, folder_);
+  std::vector<Outcome> plain;
+  std::map<std::string, uint64_t> accepted;
+  for (const int32_t batch : {1, 4}) {
+    EngineOptions o = options("pico-target");
+    o.model.path = target;
+    o.model.kv_dtype = GetParam().kv_dtype;
+    o.max_sequences = batch;
+    o.routes = zoo();
+    start(o);
+    // Behind a cached prompt a head would guess otherwise.
+    const auto apart = [](const std::string& route_name) {
+      std::vector<Request> all = requests(route_name);
+      for (size_t i = 0; i < all.size(); ++i) all[i].cache_salt = route_name + std::to_string(i);
+      return all;
+    };
+    if (plain.empty()) plain = run_all(apart("off"));
+    for (const RouteOptions& each : o.routes) {
+      const std::string what = each.name + ", " + std::to_string(batch);
+      ASSERT_EQ(report(each.name).state, RouteState::kLive)
+          << report(each.name).refused.to_string();
+      expect_identical(run_all(apart(each.name)), plain, what);
+      const RouteReport seen = report(each.name);
+      EXPECT_EQ(seen.counts.lost, 0u) << what << ": " << seen.last_problem;
+      EXPECT_GT(seen.counts.accepted, 0u) << what;
+      EXPECT_EQ(accepted.emplace(each.name, seen.counts.accepted).first->second,
+                seen.counts.accepted)
+          << what;
+    }
+    audit();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizedHeads,
+                         testing::Values(QuantizedSubject{"w8a8", "w8a8", KvDType::kF8E4M3},
+                                         QuantizedSubject{"w4a16", "w4a16 --group 64",
+                                                          KvDType::kInt8},
+                                         QuantizedSubject{"fp8", "fp8", KvDType::kInt8}),
+                         [](const auto& subject) { return subject.param.name; });
 
 TEST_F(ZooHeads, stop_drafting_where_their_positions_end_and_go_on_with_the_next_request) {
   EngineOptions o = options("pico-target");

@@ -15,6 +15,7 @@
 #include "tests/core/engine_rig.h"
 #include "specd/kernels/cpu.h"
 #include "tests/core/family_models.h"
+#include "tests/core/quantized_zoo.h"
 #include "tests/core/ranks/step_record.h"
 
 namespace specd {
@@ -534,32 +535,16 @@ TEST_F(IdentityMatrix, every_pair_of_settings_with_numerics_bf16) {
   run_cases(bf16, every_pair(), 3);
 }
 
-// The zoo's models, quantized by its recipe, over a cache of 8 bits.
-struct QuantizedSubject {
-  std::string name, options;  // of the recipe
-  KvDType kv_dtype;
-};
-
+// Over a cache of 8 bits. Trained heads are in heads_test.cc.
 class QuantizedMatrix : public IdentityMatrix,
-                        public testing::WithParamInterface<QuantizedSubject> {
- protected:
-  std::string quantized(const std::string& model) const {
-    const std::string out = folder_ + "/" + model;
-    const std::string command = SPECD_TEST_PYTHON " " SPECD_TEST_QUANTIZE " " SPECD_TEST_ZOO "/" +
-                                model + " " + out + " --format " + GetParam().options + " > " +
-                                folder_ + "/quantize.log 2>&1";
-    EXPECT_EQ(std::system(command.c_str()), 0) << command;
-    return out;
-  }
-};
+                        public testing::WithParamInterface<QuantizedSubject> {};
 
 TEST_P(QuantizedMatrix, every_pair_of_settings) {
   if (kSanitized) GTEST_SKIP() << "slow; forwards over codes run in core_model_test too";
-  if (std::system(SPECD_TEST_PYTHON " -c 'import numpy' 2> /dev/null") != 0)
-    GTEST_SKIP() << "python3-numpy is missing";
+  if (!has_numpy()) GTEST_SKIP() << "python3-numpy is missing";
   Subject quantized_pico = kPico;
-  quantized_pico.target = quantized("pico-target");
-  quantized_pico.draft = quantized("pico-draft");
+  quantized_pico.target = quantized("pico-target", GetParam().options, folder_);
+  quantized_pico.draft = quantized("pico-draft", GetParam().options, folder_);
   quantized_pico.kv_dtype = GetParam().kv_dtype;
   run_cases(quantized_pico, every_pair(), 2);
 }
