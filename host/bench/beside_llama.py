@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""specd beside llama.cpp, on the same weights and the same cores; needs numpy.
+"""specd beside llama.cpp, on the same model and the same cores; needs numpy. In 8 and 4 bits each side rounds the
+weights itself, and their inputs as it always does, so texts may differ.
 
   beside_llama.py convert FOLDER OUT --type bf16|q8_0|q4_0     a GGUF file of a model's folder (gguf.py)
   beside_llama.py compare --llama BUILD --model FOLDER         measures, and exits with 1 if a goal is missed

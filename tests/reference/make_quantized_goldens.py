@@ -20,7 +20,7 @@ next value of the small type, and then logits differ visibly. Two things make su
     be compared as closely as those of the other readings;
   - `noise` says for every greedy token by how much a logit changed at most in JITTERS runs over the same
     text with inputs that were off by up to `margin`. A token whose gap is more than twice its noise is
-    decisive: given the text before it, it must come.
+    decisive: given the text before it, it must come. The tests expect the others too; specd's bits never change.
 A checkpoint is made again from the next seed until this holds, enough tokens are decisive, and every
 mistake that its format invites (Layer.misread) changes the logits. Where transformers loads a format on
 a CPU and reads it alike, it loads the written checkpoint and must agree. It does not read alike: int8
