@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -22,6 +23,25 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 
 inline int32_t argmax(const std::vector<float>& row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+// KiB of anonymous memory that loading a model adds, at its peak.
+inline long allocated_by_loading(const std::string& path) {
+  const auto allocated = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("RssAnon:")) return std::stol(line.substr(8));
+    }
+    return 0L;
+  };
+  const ModelConfig config = load_model_config(path).value();
+  const auto device = CpuDevice::create("", 1).value();
+  const long before = allocated();
+  long most = 0;
+  const auto model = Transformer::load(*device, path, config, 1, 1,
+                                       [&](double) { most = std::max(most, allocated()); });
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return std::max(most, allocated()) - before;
 }
 
 struct ForwardRig {

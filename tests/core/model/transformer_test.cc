@@ -264,26 +264,12 @@ TEST(Transformer, loading_allocates_less_than_half_more_than_the_file) {
 #if SPECD_HAS_SANITIZER
   GTEST_SKIP() << "a sanitizer's own memory counts too";
 #endif
-  const auto allocated_kib = [] {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("RssAnon:")) return std::stol(line.substr(8));
-    }
-    return 0L;
-  };
   const std::string path = std::string(SPECD_TEST_ZOO) + "/pico-target";
   const auto file_kib =
       static_cast<long>(std::filesystem::file_size(path + "/model.safetensors") / 1024);
-  const ModelConfig config = load_model_config(path).value();
-  const auto device = CpuDevice::create("", 1).value();
-  const long before = allocated_kib();
-  long most = 0;
-  const auto model = Transformer::load(*device, path, config, 1, 1,
-                                       [&](double) { most = std::max(most, allocated_kib()); });
-  ASSERT_TRUE(model.ok());
-  most = std::max(most, allocated_kib());
-  EXPECT_GT(most - before, file_kib / 2) << "is it measured at all?";
-  EXPECT_LT(most - before, file_kib * 3 / 2);
+  const long allocated = allocated_by_loading(path);
+  EXPECT_GT(allocated, file_kib / 2) << "is it measured at all?";
+  EXPECT_LT(allocated, file_kib * 3 / 2);
 }
 
 TEST(Transformer, a_wrong_shape_is_refused_with_names_and_sizes) {

@@ -502,26 +502,12 @@ TEST_F(Ballast, quantized_sizes_are_met_and_a_forward_reads_all_of_it) {
 // As with bf16: Transformer.loading_allocates_less_than_half_more_than_the_file.
 TEST_F(Ballast, loading_codes_allocates_less_than_half_more_than_the_file) {
   if (SPECD_HAS_SANITIZER) GTEST_SKIP() << "a sanitizer's own memory counts too";
-  const auto allocated_kib = [] {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("RssAnon:")) return std::stol(line.substr(8));
-    }
-    return 0L;
-  };
   for (const WeightFormat format : kFormats) {
     const std::string model = make(kTarget, 30'000'000, 0, format);
     const auto file_kib = static_cast<long>(report_.bytes / 1024);
-    const ModelConfig config = load_model_config(model).value();
-    const auto device = CpuDevice::create("", 1).value();
-    const long before = allocated_kib();
-    long most = 0;
-    const auto loaded = Transformer::load(*device, model, config, 1, 1,
-                                          [&](double) { most = std::max(most, allocated_kib()); });
-    ASSERT_TRUE(loaded.ok());
-    most = std::max(most, allocated_kib());
-    EXPECT_GT(most - before, file_kib / 2) << "is it measured at all?";
-    EXPECT_LT(most - before, file_kib * 3 / 2) << weight_format_name(format);
+    const long allocated = allocated_by_loading(model);
+    EXPECT_GT(allocated, file_kib / 2) << "is it measured at all?";
+    EXPECT_LT(allocated, file_kib * 3 / 2) << weight_format_name(format);
   }
 }
 
