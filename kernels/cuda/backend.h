@@ -89,8 +89,10 @@ CudaRank* join_group(CudaStream& stream, const CudaGroupId& id, int32_t rank, in
 cudaError_t open_attention(int32_t shared_bytes_max);
 // The same for matmuls.
 cudaError_t open_matmul(int32_t shared_bytes_max);
-// Matrices of codes, which pack() and matmul() pass on: codes.cu. Before them, for the current device: open_codes().
+// Matrices of codes, which pack() and matmul() pass on: codes.cu. Before them, for the current device:
+// open_codes() and open_codes_fast().
 cudaError_t open_codes(int32_t shared_bytes_max);
+cudaError_t open_codes_fast(int32_t shared_bytes_max);
 size_t packed_code_bytes(const CodeOrder& order, int32_t n_out);
 void pack_codes(CudaStream& stream, const PackArgs& args);
 void matmul_codes(CudaStream& stream, const MatmulArgs& args);

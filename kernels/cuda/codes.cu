@@ -1,5 +1,5 @@
-// Matrices of codes: packing them, and x in the packed order, rounded. codes_multiply.cu multiplies. All with the
-// CPU's bits.
+// Matrices of codes: packing them, and x in the packed order, rounded. codes_multiply.cu multiplies, with the CPU's
+// bits; codes_fast.cu multiplies E4M3FN under `numerics: fast`.
 #include <algorithm>
 
 #include "kernels/cuda/codes.cuh"
@@ -65,7 +65,7 @@ __global__ void pack_scales(CodePanels to, const float* scale, const uint8_t* ze
 // ---- x -------------------------------------------------------------------------------------------
 
 // x as the matmul reads it, in the scratch memory. Rows of [chunk]: bytes, or the upper and then the lower bytes
-// of 16 bits, or float32.
+// of 16 bits, or float32, or bfloat16.
 struct Rows {
   char* data;
   OfRun* of_run;  // [n_rows][n_runs]; of integers
@@ -166,26 +166,37 @@ __global__ void __launch_bounds__(kRoundThreads<kXBits>) round_runs(RoundArgs a)
   a.to.of_run[unit] = {is_finite ? own : __uint_as_float(0x7fc00000u), sum};
 }
 
-// The same for codes that are floats: x stays as it is. A thread has 4 k.
+// k of a row that are gathered: multiply_codes_fast() reads whole chunks.
+__host__ __device__ inline int32_t gathered(const RoundArgs& a, bool fast) {
+  return fast ? (a.depth + a.chunk - 1) / a.chunk * a.chunk : a.depth;
+}
+// The same for codes that are floats: x stays as it is, or becomes bfloat16 as multiply_codes_fast() reads it. A
+// thread has 4 k.
+template <bool kFast>
 __global__ void gather_rows(RoundArgs a) {
   let_next_start();
   wait_for_previous();
-  const int64_t units = a.depth / 4;
+  const int64_t units = gathered(a, kFast) / 4;
   const int64_t unit = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (unit >= a.to.n_rows * units) return;
   const int64_t row = unit / units, k = unit % units * 4;
   const auto value = [&](int i) {
-    const int32_t at = a.source[k + i];
+    const int32_t at = k < a.depth ? a.source[k + i] : -1;
     return at < 0 ? 0.0f : a.x[row * a.n_in + at];
   };
-  *reinterpret_cast<float4*>(a.to.data + row * a.to.row_bytes + k * 4) =
-      make_float4(value(0), value(1), value(2), value(3));
+  char* const to = a.to.data + row * a.to.row_bytes;
+  if constexpr (kFast) {
+    *reinterpret_cast<uint2*>(to + k * 2) =
+        make_uint2(bfloat16_pair(value(0), value(2)), bfloat16_pair(value(1), value(3)));
+  } else {
+    *reinterpret_cast<float4*>(to + k * 4) = make_float4(value(0), value(1), value(2), value(3));
+  }
 }
 
-void round_x(CudaStream& stream, const RoundArgs& a, int32_t x_bits) {
+void round_x(CudaStream& stream, const RoundArgs& a, int32_t x_bits, bool fast) {
   if (x_bits == 32) {
-    return launch_early(stream, blocks_for(int64_t{a.to.n_rows} * (a.depth / 4), 256), 256, 0,
-                        gather_rows, a);
+    return launch_early(stream, blocks_for(int64_t{a.to.n_rows} * (gathered(a, fast) / 4), 256),
+                        256, 0, fast ? gather_rows<true> : gather_rows<false>, a);
   }
   const int64_t runs = int64_t{a.to.n_rows} * a.n_runs;
   const auto launch = [&]<int kXBits>() {
@@ -239,7 +250,8 @@ void matmul_codes(CudaStream& stream, const MatmulArgs& a) {
   const CodeOrder& order = *a.weights.order;
   const int32_t n_in = a.weights.n_in, n_out = a.weights.n_out, chunks = chunks_of(order);
   const int32_t chunk = chunk_of(order.bits);
-  const int64_t row_bytes = int64_t{chunks} * chunk * order.x_bits / 8;
+  const bool fast = stream.fast != nullptr && order.x_bits == 32;
+  const int64_t row_bytes = int64_t{chunks} * chunk * (fast ? 16 : order.x_bits) / 8;
   const uint64_t row_scratch =
       static_cast<uint64_t>(row_bytes) + static_cast<uint64_t>(order.n_runs) * sizeof(OfRun);
   const auto rows_at_once = static_cast<int32_t>(
@@ -261,7 +273,7 @@ void matmul_codes(CudaStream& stream, const MatmulArgs& a) {
              .n_runs = order.n_runs,
              .depth = order.depth,
              .chunk = chunk},
-            order.x_bits);
+            order.x_bits, fast);
     const MultiplyArgs m{.weights = panels_in(a.weights),
                          .x = reinterpret_cast<const uint4*>(rows.data),
                          .of_run = rows.of_run,
@@ -270,7 +282,11 @@ void matmul_codes(CudaStream& stream, const MatmulArgs& a) {
                          .n_out = n_out,
                          .n_rows = n,
                          .n_runs = order.n_runs};
-    multiply_codes(stream, order.bits, order.x_bits, m);
+    if (fast) {
+      multiply_codes_fast(stream, m);
+    } else {
+      multiply_codes(stream, order.bits, order.x_bits, m);
+    }
   }
 }
 

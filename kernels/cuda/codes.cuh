@@ -30,7 +30,7 @@ struct alignas(8) OfRun {
 
 struct MultiplyArgs {
   CodePanels weights;
-  const uint4* x;       // [n_rows][chunk][kXPieces]
+  const uint4* x;       // [n_rows][chunk][pieces of a chunk]
   const OfRun* of_run;  // [n_rows][n_runs]
   const Run* runs;
   float* out;
@@ -38,5 +38,7 @@ struct MultiplyArgs {
 };
 
 void multiply_codes(CudaStream& stream, int32_t bits, int32_t x_bits, const MultiplyArgs& a);
+// E4M3FN, `numerics: fast`. x: bfloat16, each four k in the order 0, 2, 1, 3, and 0 behind the last run.
+void multiply_codes_fast(CudaStream& stream, const MultiplyArgs& a);
 
 }  // namespace specd::kernels::cuda

@@ -76,6 +76,8 @@ class Device final : public CudaDevice {
       error = open_attention(static_cast<int32_t>(stream_.shared_bytes_max));
     if (error == cudaSuccess) error = open_matmul(static_cast<int32_t>(stream_.shared_bytes_max));
     if (error == cudaSuccess) error = open_codes(static_cast<int32_t>(stream_.shared_bytes_max));
+    if (error == cudaSuccess)
+      error = open_codes_fast(static_cast<int32_t>(stream_.shared_bytes_max));
     if (error != cudaSuccess) {
       (void)cudaGetLastError();
       say(problem, "cuda:%d: %s cannot run this library: %s", index, info_.name,

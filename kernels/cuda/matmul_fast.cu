@@ -2,7 +2,7 @@
 // the bits, depend on the number of rows: not strict.
 //
 // cuBLASLt is loaded on demand, so that it is not required otherwise. Weights are row-major as in
-// the checkpoint; other types, and codes, keep the strict layout and the strict op.
+// the checkpoint; other types keep the strict layout and the strict op, and codes have ops of their own (codes.cu).
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <dlfcn.h>

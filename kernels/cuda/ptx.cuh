@@ -34,6 +34,13 @@ __device__ inline uint32_t bfloat16_pair(float low, float high) {
   return pair;
 }
 
+// The products of two pairs of bfloat16, rounded likewise, with subnormals.
+__device__ inline uint32_t multiply_pairs(uint32_t left, uint32_t right) {
+  uint32_t products;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(products) : "r"(left), "r"(right), "r"(0x80008000u));
+  return products;
+}
+
 // An address in shared memory. shared_at() keeps it in a register; the compiler would compute it again for
 // each copy.
 using SharedAt = uint32_t;

@@ -32,10 +32,11 @@ THREADS = {
     "rope_table_kernel": 64, "rope_append_kernel": 256, "kv_move_kernel": 128, "pick_tokens_kernel": 128,
     "clamp_nodes_kernel": 128, "walk_tree_kernel": 128,
     "pack_words": 256, "pack_scales": 256, "round_runs<8>": 1024, "round_runs<16>": 256, "gather_rows": 256, "multiply": 256,
+    "multiply_e4m3": 256,
 }
 # Dynamic shared memory, as staged_bytes() of attention.cu and shared_bytes() of attention_tiles.cu, for heads of 128
-# or 256, kFewBytes and kManyBytes of matmul.cu, and Shared of codes_multiply.cu for 8 warps. A launch of matmul_few or
-# multiply may ask for more.
+# or 256, kFewBytes and kManyBytes of matmul.cu, and Shared of codes_multiply.cu and codes_fast.cu for 8 warps. A launch of
+# matmul_few or multiply may ask for more.
 TILES = {1: 17792 + 128 * (128 + 256 + 272), 2: 17792 + 256 * 128 + 128 * (512 + 528)}
 DYNAMIC = {
     **{f"attention_parts<{dtype}, true>": 128 * 257 * size for dtype, size in ((0, 4), (1, 2), (2, 2))},
@@ -45,6 +46,7 @@ DYNAMIC = {
        for m, n, stages in ((1, 1, 8), (2, 1, 8), (2, 2, 6), (2, 4, 4)) for apart in ("false", "true")},
     **{f"matmul_many<{j}, {depth}, {parts}>": 2 * depth * 24 * 32 * 16
        for j in (2, 4) for depth in (4, 8) for parts in ("false", "true")},
+    **{f"multiply_e4m3<{tiles}>": 8 * stages * (32 + tiles * 8 * 2) * 16 for tiles, stages in ((1, 8), (2, 8), (4, 4))},
     **{f"multiply<{form}, {rows}>": 8 * stages * (32 + rows * pieces) * 16 + rows * 32 * (64 // rows * 8 + 4)
        for rows in (1, 2, 4, 8)
        for form, pieces, stages in (("Integers<8, 8>", 1, 8), ("Integers<4, 8>", 2, 8), ("Integers<8, 16>", 2, 8),

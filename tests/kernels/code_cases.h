@@ -40,7 +40,7 @@ inline constexpr CodeCase kCodeCases[] = {
      .shuffled = true},
     {.name = "fp8", .x_bits = 32},
     {.name = "fp8 in blocks of 128", .x_bits = 32, .group = 128},
-    {.name = "fp8 in groups of 96", .x_bits = 32, .group = 96},
+    {.name = "fp8 in groups of 36", .x_bits = 32, .group = 36},
     {.name = "fp8 shuffled", .x_bits = 32, .group = 32, .shuffled = true},
 };
 

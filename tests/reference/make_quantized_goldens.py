@@ -4,7 +4,7 @@ quantized_goldens.json: what transformers computes with the weights that the mak
 them.
 
 usage: make_quantized_goldens.py OUT_FOLDER [NAME ...]
-needs `pip install torch transformers compressed-tensors==0.17.1 safetensors` (0.20 no longer reads
+needs `pip install torch transformers compressed-tensors==0.17.1 safetensors psutil` (0.20 no longer reads
 g_idx), and the files of autoawq and auto-gptq (`pip install --no-deps --no-build-isolation autoawq
 auto-gptq`)
 
@@ -60,6 +60,7 @@ LAYERS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn
 
 SIZES = dict(hidden_size=64, intermediate_size=96)
 UNEVEN = dict(hidden_size=144, intermediate_size=160)  # a block of 128 and a part of one
+WHOLE_BLOCKS = dict(num_hidden_layers=1, hidden_size=128, num_key_value_heads=4, head_dim=32, intermediate_size=256)
 TIED, UNTIED = dict(tie_word_embeddings=True), dict(tie_word_embeddings=False)
 FP8 = dict(num_bits=8, type="float", symmetric=True, dynamic=False)
 INT8 = dict(num_bits=8, type="int", symmetric=True, dynamic=False)
@@ -100,6 +101,11 @@ def awq_config(**others):
 def gptq_config(**others):
     return {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True,
             "true_sequential": True, "static_groups": False, "damp_percent": 0.01, **others}
+
+
+def auto_round_config(packing, **others):
+    return {"quant_method": "auto-round", "packing_format": packing, "bits": 4, "group_size": 32, "sym": True,
+            "data_type": "int", "autoround_version": "0.5.1", "low_gpu_mem_usage": True, "seqlen": 512, **others}
 
 
 MODELOPT_FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
@@ -151,6 +157,71 @@ def cases():
         yield f"gptq_{family}", dict(
             family=family, layer=gptq(4, 32, with_g_idx=family == "llama"), quantization=gptq_config(), dtype=F16,
             changes=dict(attention_bias=family == "llama"))
+        yield f"ct_fp8_static_{family}", ct_case(
+            family, "float-quantized", dict(FP8, strategy="tensor"), dict(FP8, strategy="tensor"),
+            others=dict(kv_cache_scheme=group(KV)["weights"]),
+            kv=("self_attn.k_scale", "self_attn.v_scale", [1], BF16), changes=TIED)
+        yield f"ct_fp8_block_{family}", ct_case(
+            family, "float-quantized", dict(FP8, strategy="block", block_structure=[128, 128]),
+            dict(FP8, strategy="group", group_size=128, dynamic=True), transformers=None, changes=dict(UNEVEN, **TIED))
+        # The least that a configuration says: everything else is the default.
+        yield f"ct_fp8_weights_{family}", ct_case(
+            family, "naive-quantized", dict(FP8, strategy="tensor"), changes=TIED, quantization={
+                "quant_method": "compressed-tensors", "format": "naive-quantized",
+                "quantization_status": "compressed", "ignore": ["lm_head"],
+                "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}}})
+        yield f"ct_int8_static_{family}", ct_case(
+            family, "int-quantized", dict(INT8, strategy="tensor"), dict(INT8, strategy="tensor"), changes=TIED)
+        yield f"ct_int8_groups_{family}", ct_case(
+            family, "pack-quantized", dict(INT8, strategy="group", group_size=16), changes=TIED)
+        yield f"ct_int8_groups_asymmetric_{family}", ct_case(
+            family, "pack-quantized", dict(INT8, strategy="group", group_size=32, symmetric=False), changes=TIED)
+        yield f"ct_int4_asymmetric_{family}", ct_case(
+            family, "pack-quantized", dict(INT4, strategy="group", group_size=32, symmetric=False), changes=TIED)
+        yield f"ct_int4_actorder_{family}", ct_case(
+            family, "pack-quantized", dict(INT4, strategy="group", group_size=32, actorder="group"),
+            key="compression_config", transformers=None, changes=TIED)
+        yield f"modelopt_fp8_channel_{family}", dict(
+            family=family, layer=fp8_rows([-1]), changes=TIED,
+            files={"hf_quant_config.json": modelopt_file("FP8_PER_CHANNEL_PER_TOKEN")})
+        yield f"modelopt_fp8_block_{family}", dict(
+            family=family, layer=fp8_blocks(128, 128, modelopt=True, four_dimensions=family == "llama"),
+            changes=dict(WHOLE_BLOCKS, **TIED), files={"hf_quant_config.json": modelopt_file("FP8_PB_WO")})
+        yield f"fbgemm_fp8_{family}", dict(
+            family=family, layer=lambda name: None if name == "lm_head" or ".layers.0.self_attn" in name else FBGEMM,
+            by_name=True, quantization={
+                "quant_method": "fbgemm_fp8", "activation_scale_ub": 2.0,
+                "modules_to_not_convert": ["lm_head"] + [f"model.layers.0.{each}" for each in LAYERS[:4]]})
+        yield f"fp8_static_{family}", dict(
+            family=family, layer=fp8_scalar([1]),
+            kv=("self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale", [1], F32), quantization={
+                "quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"],
+                "kv_cache_scheme": "static"}, changes=TIED)
+        yield f"fp8_dynamic_{family}", dict(
+            family=family, layer=fp8_scalar([], static=False), changes=TIED, quantization={
+                "quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["lm_head"]})
+        yield f"awq_channel_{family}", dict(
+            family=family, layer=awq(-1, BF16), quantization=awq_config(group_size=-1), changes=TIED)
+        yield f"gptq_actorder_{family}", dict(
+            family=family, layer=gptq(4, 32, ordered=False), dtype=F16,
+            changes=TIED, files={
+                "quantize_config.json": {k: v for k, v in gptq_config(desc_act=True).items() if k != "quant_method"}})
+        yield f"gptq_asymmetric_{family}", dict(
+            family=family, layer=gptq(4, 32, symmetric=False), quantization=gptq_config(sym=False), dtype=F16,
+            changes=TIED)
+        yield f"gptq_v2_{family}", dict(
+            family=family, layer=gptq(4, 32, symmetric=False, version=2, dtype=F16 if family == "qwen3" else BF16),
+            dtype=F16, quantization=gptq_config(sym=False, checkpoint_format="gptq_v2"), changes=TIED)
+        # lm_head is quantized too.
+        yield f"gptq_int8_{family}", dict(
+            family=family, layer=gptq(8, -1), quantization=gptq_config(bits=8, group_size=-1, lm_head=True), dtype=F16,
+            lm_head=True, changes=UNTIED)
+        yield f"auto_round_gptq_{family}", dict(
+            family=family, layer=gptq(4, 32, signed_scales=True), dtype=F16, changes=TIED,
+            quantization=auto_round_config("auto_round:auto_gptq"))
+        yield f"auto_round_awq_{family}", dict(
+            family=family, layer=awq(32), dtype=F16, changes=TIED,
+            quantization=auto_round_config("auto_round:auto_awq", sym=False))
     # Scales of one value, F32, of no dimension and of one.
     yield "modelopt_fp8_llama", dict(
         family="llama", layer=fp8_scalar([]), kv=("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale", [], F32),
@@ -162,14 +233,6 @@ def cases():
                 "group_0": {"input_activations": MODELOPT_FP8, "weights": MODELOPT_FP8, "targets": ["Linear"]}},
             "ignore": ["lm_head"], "quant_algo": "FP8", "producer": {"name": "modelopt", "version": "0.37.0"},
             "quant_method": "modelopt"})
-    yield "modelopt_fp8_channel_qwen3", dict(
-        family="qwen3", layer=fp8_rows([-1]),
-        files={"hf_quant_config.json": modelopt_file("FP8_PER_CHANNEL_PER_TOKEN")})
-    yield "fbgemm_fp8_llama", dict(
-        family="llama", layer=lambda name: None if name == "lm_head" or ".layers.0.self_attn" in name else FBGEMM,
-        by_name=True, quantization={
-            "quant_method": "fbgemm_fp8", "activation_scale_ub": 2.0,
-            "modules_to_not_convert": ["lm_head"] + [f"model.layers.0.{each}" for each in LAYERS[:4]]})
     yield "fp8_block_llama", dict(
         family="llama", layer=fp8_blocks(32, 32), quantization={
             "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [32, 32],
@@ -177,37 +240,9 @@ def cases():
     yield "fp8_block_qwen3", dict(
         family="qwen3", layer=fp8_blocks(128, 128, BF16), changes=UNEVEN, quantization={
             "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]})
-    yield "fp8_static_llama", dict(
-        family="llama", layer=fp8_scalar([1]),
-        kv=("self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale", [1], F32), quantization={
-            "quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"],
-            "kv_cache_scheme": "static"}, changes=TIED)
-    yield "fp8_dynamic_qwen3", dict(
-        family="qwen3", layer=fp8_scalar([], static=False), quantization={
-            "quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["lm_head"]})
-    yield "ct_fp8_static_llama", ct_case(
-        "llama", "float-quantized", dict(FP8, strategy="tensor"), dict(FP8, strategy="tensor"),
-        others=dict(kv_cache_scheme=group(KV)["weights"]),
-        kv=("self_attn.k_scale", "self_attn.v_scale", [1], BF16), changes=TIED)
-    yield "ct_fp8_block_qwen3", ct_case(
-        "qwen3", "float-quantized", dict(FP8, strategy="block", block_structure=[128, 128]),
-        dict(FP8, strategy="group", group_size=128, dynamic=True), transformers=None, changes=UNEVEN)
-    # The least that a configuration says: everything else is the default.
-    yield "ct_fp8_weights_llama", ct_case(
-        "llama", "naive-quantized", dict(FP8, strategy="tensor"), changes=TIED, quantization={
-            "quant_method": "compressed-tensors", "format": "naive-quantized", "quantization_status": "compressed",
-            "ignore": ["lm_head"],
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}}})
-    yield "ct_int8_static_qwen3", ct_case(
-        "qwen3", "int-quantized", dict(INT8, strategy="tensor"), dict(INT8, strategy="tensor"))
     yield "ct_int8_asymmetric_llama", ct_case(
         "llama", "int-quantized", dict(INT8, strategy="channel"), dict(INT8, strategy="tensor", symmetric=False),
         changes=TIED)
-    yield "ct_int4_asymmetric_qwen3", ct_case(
-        "qwen3", "pack-quantized", dict(INT4, strategy="group", group_size=32, symmetric=False))
-    yield "ct_int4_actorder_llama", ct_case(
-        "llama", "pack-quantized", dict(INT4, strategy="group", group_size=32, actorder="group"),
-        key="compression_config", transformers=None, changes=TIED)
     # lm_head is quantized too.
     yield "ct_int8_packed_qwen3", ct_case(
         "qwen3", "pack-quantized", dict(INT8, strategy="channel"), dtype=F16, others=dict(ignore=[]), lm_head=True,
@@ -216,19 +251,6 @@ def cases():
         family="llama", layer=mixed, by_name=True, changes=TIED, quantization=ct(
             "mixed-precision", [group(*each) for each in MIXED],
             ignore=["lm_head", r"re:.*layers\.1\.mlp\.down_proj"]))
-    yield "gptq_actorder_llama", dict(
-        family="llama", layer=gptq(4, 32, ordered=False), dtype=F16,
-        changes=TIED, files={
-            "quantize_config.json": {k: v for k, v in gptq_config(desc_act=True).items() if k != "quant_method"}})
-    yield "gptq_asymmetric_llama", dict(
-        family="llama", layer=gptq(4, 32, symmetric=False), quantization=gptq_config(sym=False), dtype=F16,
-        changes=TIED)
-    yield "gptq_v2_qwen3", dict(
-        family="qwen3", layer=gptq(4, 32, symmetric=False, version=2), dtype=F16,
-        quantization=gptq_config(sym=False, checkpoint_format="gptq_v2"))
-    yield "gptq_int8_qwen3", dict(
-        family="qwen3", layer=gptq(8, -1), quantization=gptq_config(bits=8, group_size=-1, lm_head=True), dtype=F16,
-        lm_head=True, changes=UNTIED)
     yield "gptq_overrides_llama", dict(
         family="llama", layer=overridden, by_name=True, dtype=F16, changes=TIED, quantization=gptq_config(
             dynamic={r"-:.*\.o_proj": {}, r"+:.*\.down_proj.*": {"bits": 8, "group_size": 16}}))

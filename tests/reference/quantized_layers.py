@@ -217,7 +217,8 @@ def fp8_rows(scale_shape, bound=None):
     return make
 
 
-def fp8_blocks(rows, columns, dtype=torch.float32):
+def fp8_blocks(rows, columns, dtype=torch.float32, modelopt=False, four_dimensions=False):
+    """modelopt: its FP8_PB_WO has another name for the scales, in older files [out, 1, in, 1] of them."""
     def make(weight, seen, random):
         args = QuantizationArgs(num_bits=8, type="float", strategy="block", block_structure=[rows, columns])
         low, high = ranges(weight, args, None)
@@ -226,8 +227,9 @@ def fp8_blocks(rows, columns, dtype=torch.float32):
         values = to_fp8(weight, spread[:weight.shape[0], :weight.shape[1]])
         read = _dequantize_fp8_weight(values, scale.float(), [rows, columns], torch.float32)
         flipped = spread.flip(0)[:weight.shape[0], :weight.shape[1]]
-        return Layer({"weight": values, "weight_scale_inv": scale}, read, fp8_group(columns),
-                     {"blocks from the end": values.float() * flipped})
+        kept = scale[:, None, :, None] if four_dimensions else scale
+        return Layer({"weight": values, "weight_scale" if modelopt else "weight_scale_inv": kept}, read,
+                     None if modelopt else fp8_group(columns), {"blocks from the end": values.float() * flipped})
     return make
 
 
@@ -241,8 +243,9 @@ def pack(values, bits, order):
     return torch.from_numpy(words.astype(np.uint32).view(np.int32).copy())
 
 
-def round_to_groups(weight, bits, group, symmetric, g_idx):
-    """Values [in, out], zeros and scales [groups, out] in float16, of the weight [out, in]."""
+def round_to_groups(weight, bits, group, symmetric, g_idx, signed_scales=False):
+    """Values [in, out], zeros and scales [groups, out] in float16, of the weight [out, in]. signed_scales: the
+    largest element of a group is the lowest value, so that its scale may be negative, as AutoRound has it."""
     highest = 2**bits - 1
     columns = weight.numpy().T
     n_groups = columns.shape[0] // group
@@ -251,7 +254,10 @@ def round_to_groups(weight, bits, group, symmetric, g_idx):
     for g in range(n_groups):
         part = columns[g_idx == g]
         low, high = np.minimum(part.min(0), 0), np.maximum(part.max(0), 0)
-        if symmetric:
+        if signed_scales:
+            scales[g] = np.where(-low > high, low, high) / -(2 ** (bits - 1))
+            zeros[g] = 2 ** (bits - 1)
+        elif symmetric:
             scales[g] = 2 * np.maximum(-low, high) / highest
             zeros[g] = 2 ** (bits - 1)
         else:
@@ -266,15 +272,17 @@ def by_hand(values, zeros, scales, g_idx):
     return torch.from_numpy(((values - zeros[g_idx]) * scales.astype(np.float32)[g_idx]).T.astype(np.float32).copy())
 
 
-def awq(group):
+def awq(group, dtype=torch.float16):
     packing = authors_file("awq", "utils/packing_utils.py")
 
     def make(weight, seen, random):
-        g_idx = np.arange(weight.shape[1]) // group
-        values, zeros, scales = round_to_groups(weight, 4, group, False, g_idx)
+        size = weight.shape[1] if group == -1 else group
+        g_idx = np.arange(weight.shape[1]) // size
+        values, zeros, scales = round_to_groups(weight, 4, size, False, g_idx)
         qweight, qzeros = pack(values, 4, AWQ_ORDER), pack(zeros, 4, AWQ_ORDER)
-        scales_read = torch.from_numpy(scales)
-        read = packing.dequantize_gemm(qweight, qzeros, scales_read.float(), 4, group).T.contiguous()
+        scales_read = torch.from_numpy(scales).to(dtype)
+        scales = scales_read.float().numpy()
+        read = packing.dequantize_gemm(qweight, qzeros, scales_read.float(), 4, size).T.contiguous()
         reordered = values.reshape(len(values), -1, 8)[:, :, AWQ_ORDER].reshape(values.shape)
         return Layer({"qweight": qweight, "qzeros": qzeros, "scales": scales_read}, read, None,
                      {"plain order": by_hand(reordered, zeros, scales, g_idx),
@@ -282,7 +290,8 @@ def awq(group):
     return make
 
 
-def gptq(bits, group, symmetric=True, ordered=True, version=1, with_g_idx=True, dtype=torch.float16):
+def gptq(bits, group, symmetric=True, ordered=True, version=1, with_g_idx=True, dtype=torch.float16,
+         signed_scales=False):
     """version 1 stores zero points minus one, version 2 as they are. ordered: columns stand by group."""
     linear = authors_file("auto_gptq", "nn_modules/qlinear/qlinear_cuda.py").QuantLinear
 
@@ -292,7 +301,7 @@ def gptq(bits, group, symmetric=True, ordered=True, version=1, with_g_idx=True, 
         g_idx = np.arange(n_in) // size
         if not ordered:
             g_idx = random.permutation(g_idx)
-        values, zeros, scales = round_to_groups(weight, bits, size, symmetric, g_idx)
+        values, zeros, scales = round_to_groups(weight, bits, size, symmetric, g_idx, signed_scales)
         if version == 1:
             zeros = np.maximum(zeros, 1)  # 0 - 1 would run into the neighbors, as it did in AutoGPTQ
             values = np.clip(np.rint(weight.numpy().T / scales.astype(np.float32)[g_idx]) + zeros[g_idx], 0,

@@ -17,6 +17,12 @@
 namespace specd {
 
 inline const std::string kQuantized = std::string(SPECD_TEST_REFERENCE) + "/quantized/";
+// The entry of a checkpoint: of its whole name, or of its name without the family at its end.
+template <typename Map>
+typename Map::const_iterator find_golden(const Map& goldens, const std::string& name) {
+  const auto whole = goldens.find(name);
+  return whole != goldens.end() ? whole : goldens.find(name.substr(0, name.rfind('_')));
+}
 inline constexpr const char* kMatrices[] = {
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};

@@ -44,7 +44,7 @@ struct CudaLimits {
   int32_t width_max = 16384;                     // the largest n_in
   int32_t positions_max = 8192;                  // the context
   uint64_t scratch_bytes = uint64_t{128} << 20;  // more if rows_max and width_max need it
-  bool fast = false;                             // matmuls over bfloat16 with cuBLASLt: not strict
+  bool fast = false;                             // matmuls over bfloat16 and E4M3FN: not strict
 };
 
 // What one rank makes, and all ranks of a group join with (ncclUniqueId).

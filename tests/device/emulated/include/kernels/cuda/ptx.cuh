@@ -100,6 +100,13 @@ inline uint32_t bfloat16_pair(float low, float high) {
          uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(high))} << 16;
 }
 
+inline uint32_t multiply_pairs(uint32_t left, uint32_t right) {
+  const auto product = [&](int which) {
+    return emulated::half_of(left, which) * emulated::half_of(right, which);
+  };
+  return bfloat16_pair(product(0), product(1));
+}
+
 using SharedAt = char*;
 inline SharedAt shared_at(void* data) { return static_cast<char*>(data); }
 
