@@ -1,5 +1,7 @@
 #include "host/compat/model_file.h"
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "core/engine.h"
@@ -46,15 +48,44 @@ Status add_ranks(TheirMapping& theirs, YamlNode& root) {
   return Status();
 }
 
+// A value that is none of `words`, of a key whose meaning specd takes from elsewhere.
+Status skip_value(const Value& found, const std::string& words, UnknownKeys& unknown) {
+  if (unknown.are_errors) return found.error("expected " + words + ", found " + found.found());
+  unknown.add(found, found.node.key_place);
+  return Status();
+}
+
 // `auto` is what specd does without the key.
 Status skip_auto(TheirMapping& theirs, const char* key, UnknownKeys& unknown) {
   const std::optional<Value> found = theirs.find(key);
   if (!found || found->node.value == "auto") return Status();
-  if (unknown.are_errors)
-    return found->error("expected auto, because specd takes it from the model, found " +
-                        found->found());
-  unknown.add(*found, found->node.key_place);
-  return Status();
+  return skip_value(*found, "auto, because specd takes it from the model", unknown);
+}
+
+// The type of the cache.
+Status add_kv_dtype(TheirMapping& theirs, const char* key, UnknownKeys& unknown, YamlNode& root) {
+  constexpr std::pair<std::string_view, const char*> kTypes[] = {
+      {"fp8", "f8e4m3"}, {"fp8_e4m3", "f8e4m3"}, {"bfloat16", "bf16"}, {"float16", "f16"}};
+  const std::optional<Value> found = theirs.find(key);
+  if (!found || found->node.value == "auto") return Status();
+  for (const auto& [word, ours] : kTypes) {
+    if (found->node.value != word) continue;
+    put_node(kv_of(root), text_node("dtype", ours, found->node.place));
+    return Status();
+  }
+  return skip_value(*found, "auto, fp8, fp8_e4m3, bfloat16 or float16", unknown);
+}
+
+// How a checkpoint is quantized stands in its files. Other words of vLLM quantize while it loads.
+Status skip_quantization(TheirMapping& theirs, UnknownKeys& unknown) {
+  constexpr std::string_view kOfFiles[] = {"awq",         "awq_marlin", "gptq",
+                                           "gptq_marlin", "auto-round", "compressed-tensors",
+                                           "modelopt",    "fbgemm_fp8"};
+  const std::optional<Value> found = theirs.find("quantization");
+  if (!found || std::ranges::find(kOfFiles, found->node.value) != std::end(kOfFiles))
+    return Status();
+  return skip_value(*found, "the method of a checkpoint, which specd reads from its files",
+                    unknown);
 }
 
 Status add_kv_cache(const Value& value, UnknownKeys& unknown, YamlNode& root) {
@@ -72,7 +103,7 @@ Status add_kv_cache(const Value& value, UnknownKeys& unknown, YamlNode& root) {
     SPECD_OK_OR_RETURN(theirs.carry("free_gpu_memory_fraction", share_key("memory_share"), kv));
   }
   SPECD_OK_OR_RETURN(theirs.carry("enable_block_reuse", boolean_key("prefix_cache"), kv));
-  SPECD_OK_OR_RETURN(skip_auto(theirs, "dtype", unknown));
+  SPECD_OK_OR_RETURN(add_kv_dtype(theirs, "dtype", unknown, root));
   return theirs.finish(unknown);
 }
 
@@ -125,7 +156,9 @@ Status add_vllm_model(const Value& file, ModelPlaces& places, UnknownKeys& unkno
                                   whole_key("step_tokens_max", 1, L::kStepTokens), engine));
   SPECD_OK_OR_RETURN(
       theirs.carry("enable_prefix_caching", boolean_key("prefix_cache"), kv_of(root)));
+  SPECD_OK_OR_RETURN(add_kv_dtype(theirs, "kv_cache_dtype", unknown, root));
   SPECD_OK_OR_RETURN(skip_auto(theirs, "dtype", unknown));
+  SPECD_OK_OR_RETURN(skip_quantization(theirs, unknown));
   const std::optional<Value> config = theirs.find("speculative_config");
   SPECD_TRY(std::optional<Speculation> speculation, old_vllm_speculation(theirs, places));
   if (config && speculation)

@@ -229,6 +229,7 @@ TEST_F(QuantizationRefusals, what_is_wrong_in_itself_is_refused_with_its_place) 
   const auto targets = [&](const Json& list) {
     return group({{"num_bits", 8}}, nullptr, "int-quantized", list);
   };
+  const Json beyond = {"lm_head", "model.layers.2.mlp.up_proj"};
   Json no_format = weights(Json::object());
   no_format["format"] = "mixed-precision";
   const std::vector<std::pair<Json, const char*>> wrong = {
@@ -281,6 +282,12 @@ TEST_F(QuantizationRefusals, what_is_wrong_in_itself_is_refused_with_its_place) 
       {{{"quant_method", "modelopt"}}, "the key 'quant_algo' is missing"},
       {{{"quant_method", "modelopt"}, {"quantization", 7}},
        "key 'quantization': expected an object"},
+      {{{"quant_method", "modelopt"}, {"quant_algo", "FP8"}, {"exclude_modules", beyond}},
+       "key 'exclude_modules': found 'model.layers.2.mlp.up_proj', expected layers below 2"},
+      {{{"quant_method", "fbgemm_fp8"}, {"modules_to_not_convert", beyond}},
+       "key 'modules_to_not_convert': found 'model.layers.2.mlp.up_proj', expected layers below"},
+      {with(fp8, "modules_to_not_convert", beyond), "key 'modules_to_not_convert': found 'model."},
+      {with(awq, "modules_to_not_convert", beyond), "key 'modules_to_not_convert': found 'model."},
       {{{"quant_method", "fbgemm_fp8"}, {"activation_scale_ub", -1}}, "key 'activation_scale_ub'"},
       {with(fp8, "weight_block_size", {128, 0}), "key 'weight_block_size': expected [outputs, "},
       {with(fp8, "weight_block_size", {-128, 128}), "key 'weight_block_size'"},

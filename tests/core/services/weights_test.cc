@@ -13,6 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/to_size.h"
+#include "core/model/checkpoint.h"
+#include "core/model/number_at.h"
 #include "core/plugin/instance/plugin_config.h"
 #include "core/services/weights.h"
 #include "specd/plugin_api/services/ops.h"
@@ -428,6 +431,39 @@ TEST_F(WeightsTest, the_target_lends_its_matrices_to_those_that_work_where_it_is
   const PluginScope scope(owner_.label, &text);
   EXPECT_EQ(target.embedding(host_, &owner_, &embedding), SPECD_E_UNSUPPORTED);
   EXPECT_NE(text.find("the target is on cpu"), std::string::npos) << text;
+  services_.set_target(nullptr);
+}
+
+TEST_F(WeightsTest, a_quantized_output_head_is_lent_too) {
+  const auto& target = table<specd_target_api>(SPECD_SERVICE_TARGET);
+  const std::string path = SPECD_TEST_REFERENCE "/quantized/ct_int8_packed_qwen3";
+  const ModelConfig config = load_model_config(path).value();
+  const auto model = Transformer::load(*cpu_, path, config, 8, 8, {}).value();
+  services_.set_target(model.get());
+  specd_matrix* head = nullptr;
+  ASSERT_EQ(target.head(host_, &owner_, &head), SPECD_OK);
+  const auto width = to_size(config.hidden_size), vocab = to_size(config.vocab_size);
+  constexpr size_t kRows = 3;
+  std::vector<float> x = short_floats(kRows * width, 4), logits(kRows * vocab);
+  const specd_tensor x_t = host_f32(x.data(), {kRows, config.hidden_size});
+  const specd_tensor logits_t = host_f32(logits.data(), {kRows, config.vocab_size});
+  ASSERT_EQ(
+      table<specd_ops>(SPECD_SERVICE_OPS).linear(host_, &call_, head, &x_t, nullptr, &logits_t),
+      SPECD_OK)
+      << call_.text;
+  // Bytes along k, 128 more than what they stand for, and a scale for each output.
+  const Checkpoint files = Checkpoint::open(path).value();
+  const TensorView &codes = files.at("lm_head.weight_packed"),
+                   &scale = files.at("lm_head.weight_scale");
+  for (size_t row = 0; row < kRows; ++row) {
+    for (size_t j = 0; j < vocab; ++j) {
+      double sum = 0;
+      for (size_t k = 0; k < width; ++k)
+        sum += double{x[row * width + k]} *
+               (number_at<uint8_t>(codes, static_cast<int64_t>(j * width + k)) - 128);
+      EXPECT_NEAR(logits[row * vocab + j], sum * float_at(scale, static_cast<int64_t>(j)), 1e-3);
+    }
+  }
   services_.set_target(nullptr);
 }
 

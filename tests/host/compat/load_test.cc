@@ -414,6 +414,43 @@ TEST_F(Load, other_keys_of_theirs_become_ours) {
   EXPECT_EQ(engine.model.kv_pages, 3);
 }
 
+TEST_F(Load, the_type_of_the_cache_becomes_ours) {
+  const auto kv_of = [&](const std::string& keys) {
+    folder_.write_yaml("model: " + kTarget + "\nkv_cache_config: {dtype: " + keys + "}\n");
+    EXPECT_EQ(folder_.told(), "ok") << keys;
+    return folder_.load_repository().value().engine.model.kv_dtype;
+  };
+  EXPECT_EQ(kv_of("fp8"), KvDType::kF8E4M3);
+  EXPECT_EQ(kv_of("auto"), KvDType::kBF16);
+}
+
+TEST_F(Load, what_vllm_says_of_8_bits_becomes_ours_or_is_a_matter_of_the_checkpoint) {
+  const auto vllm = [&](const std::string& keys) {
+    folder_.write_json(R"({"model": ")" + kTarget + "\"" + keys + "}");
+  };
+  for (const auto& [word, type] : {std::pair{"fp8", KvDType::kF8E4M3},
+                                   {"fp8_e4m3", KvDType::kF8E4M3},
+                                   {"float16", KvDType::kF16},
+                                   {"bfloat16", KvDType::kBF16},
+                                   {"auto", KvDType::kBF16}}) {
+    vllm(R"(, "kv_cache_dtype": ")" + std::string(word) + R"(", "quantization": "awq_marlin")");
+    EXPECT_EQ(folder_.told(), "ok") << word;
+    EXPECT_EQ(folder_.load_repository().value().engine.model.kv_dtype, type) << word;
+  }
+  LoadOptions strict;
+  strict.is_strict = true;
+  vllm(R"(, "kv_cache_dtype": "fp8_e5m2")");
+  EXPECT_NE(folder_.told(strict).find(
+                "kv_cache_dtype: expected auto, fp8, fp8_e4m3, bfloat16 or float16, found"),
+            std::string::npos)
+      << folder_.told(strict);
+  vllm(R"(, "quantization": "bitsandbytes")");
+  EXPECT_NE(folder_.told(strict).find("quantization: expected the method of a checkpoint"),
+            std::string::npos)
+      << folder_.told(strict);
+  EXPECT_NE(folder_.told().find("has quantization (1:"), std::string::npos) << folder_.told();
+}
+
 TEST_F(Load, unknown_keys_get_one_warning_or_are_refused) {
   folder_.write_yaml(
       "model: " + kTarget +

@@ -481,6 +481,36 @@ TEST_F(DaemonTest, specctl_tells_as_what_weights_are_stored) {
   EXPECT_EQ(daemon_->client().memory().value().lines(0).detail(), "bf16, 16.00 bits a weight");
 }
 
+// `specd check` and specctl, of a quantized model with its cache in 8 bits.
+TEST(QuantizedDaemon, tells_the_words_bits_and_bytes_of_its_weights_and_its_cache) {
+  Daemon daemon;
+  const fs::path reference = std::string(SPECD_SOURCE_DIR) + "/tests/reference",
+                 model = daemon.folder() / "model";
+  fs::copy(reference / "quantized/ct_int4_llama", model);
+  fs::copy(reference / "models/tokenizer.json", model);
+  daemon.write_config_text(
+      "engine: {threads: 2, max_sequences: 8}\n"
+      "model: {name: tiny, path: model, kv: {dtype: int8, pages: 100}}\n"
+      "plugins: {directories: [PLUGINS], cache_directory: cache}\n");
+  // 2 layers of 61,440 weights: 4 bits, a BF16 scale for each 32, and the shapes. A token has in each of 2 layers 2
+  // rows of K and of V: 16 bytes and a scale of 4.
+  const auto expect = [](const std::string& text) {
+    EXPECT_NE(text.find("weights of tiny (W4A16 g32, 4.53 bits a weight)  "), std::string::npos)
+        << text;
+    EXPECT_NE(text.find("KV cache, 100 pages of 16 tokens"), std::string::npos) << text;
+    EXPECT_NE(text.find("250.0 KiB"), std::string::npos) << text;
+  };
+  const auto [code, checked] = run_command(std::string(SPECD_BINARY) + " check --config " +
+                                           (daemon.folder() / "c.yaml").string());
+  EXPECT_EQ(code, 0);
+  expect(checked);
+  ASSERT_TRUE(daemon.start()) << daemon.output();
+  const std::string models = run_specctl(daemon, "models").second;
+  EXPECT_NE(models.find("KiB W4A16 g32, 4.53 bits a weight  "), std::string::npos) << models;
+  expect(run_specctl(daemon, "memory").second);
+  EXPECT_EQ(daemon.stop(), 0) << daemon.output();
+}
+
 constexpr char kFullDisk[] = "specctl: cannot write to standard output: No space left on device\n";
 
 TEST_F(DaemonTest, specctl_tells_that_its_output_cannot_be_written) {
