@@ -475,7 +475,7 @@ Key keys_of_engine(EngineOptions& o) {
           "numerics", o.numerics, kNumerics,
           "`strict`: drafts change no token; `bf16`: activations rounded to bfloat16 on a CPU "
           "with AVX-512 BF16, faster, other texts than strict's, and drafts change none of them "
-          "on one model of processor; `fast`: tensor cores with inputs in bfloat16 on `devices: [cuda:N]`, where "
+          "on one model of processor; `fast`: cuBLASLt, and FP8 by tensor cores, on `devices: [cuda:N]`, where "
           "routes reach the guarantee `law` at most"),
       integer("max_sequences", o.max_sequences, 1, L::kSequences, "sequences in one step"),
       integer("step_tokens_max", o.step_tokens_max, 1, L::kStepTokens,

@@ -166,12 +166,12 @@ __global__ void __launch_bounds__(kRoundThreads<kXBits>) round_runs(RoundArgs a)
   a.to.of_run[unit] = {is_finite ? own : __uint_as_float(0x7fc00000u), sum};
 }
 
-// k of a row that are gathered: multiply_codes_fast() reads whole chunks.
+// How many k of a row gather_rows() writes: multiply_codes_fast() reads whole chunks.
 __host__ __device__ inline int32_t gathered(const RoundArgs& a, bool fast) {
   return fast ? (a.depth + a.chunk - 1) / a.chunk * a.chunk : a.depth;
 }
-// The same for codes that are floats: x stays as it is, or becomes bfloat16 as multiply_codes_fast() reads it. A
-// thread has 4 k.
+// Puts x in the packed order for codes that are floats, as it is, or as the bfloat16 that multiply_codes_fast() reads.
+// A thread has 4 k.
 template <bool kFast>
 __global__ void gather_rows(RoundArgs a) {
   let_next_start();
@@ -253,7 +253,8 @@ void matmul_codes(CudaStream& stream, const MatmulArgs& a) {
   const bool fast = stream.fast != nullptr && order.x_bits == 32;
   const int64_t row_bytes = int64_t{chunks} * chunk * (fast ? 16 : order.x_bits) / 8;
   const uint64_t row_scratch =
-      static_cast<uint64_t>(row_bytes) + static_cast<uint64_t>(order.n_runs) * sizeof(OfRun);
+      static_cast<uint64_t>(row_bytes) +
+      (order.x_bits == 32 ? 0 : static_cast<uint64_t>(order.n_runs) * sizeof(OfRun));
   const auto rows_at_once = static_cast<int32_t>(
       std::min<uint64_t>(stream.scratch_bytes / row_scratch, static_cast<uint64_t>(a.n_rows)));
   if (rows_at_once == 0) return stream.note(cudaErrorMemoryAllocation);

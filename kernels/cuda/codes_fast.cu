@@ -1,10 +1,11 @@
 // `numerics: fast`: the matmul of E4M3FN on tensor cores. Codes are widened exactly to bfloat16, x is rounded to
-// bfloat16, and a run is summed in float32 in an order of the instruction's own: not strict.
+// bfloat16, and the products of a run are added by mma(), so the bits are not those of codes.h. A row still has
+// the same bits whatever stands beside it. An infinity of x may become a NaN.
 //
-// The panels are those of codes.cuh: word q of a column's chunk has k 4 q to 4 q + 3, which is what lane q of
-// four gives mma() as A, if x has each four k in the order
-// 0, 2, 1, 3. The warps of a block share the chunks of a
-// panel of 32 columns, and add what they got in shared memory.
+// The panels are those of codes.cuh. mma() adds over its 16 k in any order, so A and B may permute them alike: lane
+// q of four fills the k that the instruction calls 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 with 4 q, 4 q + 2, 4 q + 1
+// and 4 q + 3, because widen() separates even bytes from odd ones, and gather_rows() stores x in that order. The
+// warps of a block share the chunks of a panel of 32 columns, and add what they got in shared memory.
 #include <algorithm>
 
 #include "kernels/cuda/codes.cuh"
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, kRowTiles <= 2 ? 2 : 1)
   extern __shared__ uint4 ring[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int of_eight = lane / 4, quarter = lane % 4;  // as mma() numbers lanes
+  const int group = lane / 4, quarter = lane % 4;  // as the PTX ISA numbers the lanes of mma()
   const int64_t panel = blockIdx.y;
   const int32_t first_row = static_cast<int32_t>(blockIdx.x) * kRows, chunks = a.weights.chunks;
   const auto begin = static_cast<int32_t>(int64_t{chunks} * warp / warps),
@@ -88,11 +89,11 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, kRowTiles <= 2 ? 2 : 1)
   };
   int32_t at = run_of(begin * kChunk);
   Run run = a.runs[at], next = a.runs[min(at + 1, a.n_runs - 1)];
-  float scale[2 * kColumnTiles];  // of columns of_eight + 8 i
+  float scale[2 * kColumnTiles];  // of columns group + 8 i
   const auto read_scales = [&] {
 #pragma unroll
     for (int i = 0; i < 2 * kColumnTiles; ++i) {
-      scale[i] = a.weights.scale[(panel * a.weights.groups + run.group) * kWarp + i * 8 + of_eight];
+      scale[i] = a.weights.scale[(panel * a.weights.groups + run.group) * kWarp + i * 8 + group];
     }
   };
   read_scales();
@@ -115,14 +116,14 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, kRowTiles <= 2 ? 2 : 1)
     commit_copies();
     const uint4* const here = own_ring + stage * kStage;
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    // The words of columns of_eight + 8 i.
+    // The words of columns group + 8 i.
     uint32_t words[2 * kColumnTiles];
 #pragma unroll
     for (int i = 0; i < 2 * kColumnTiles; ++i) {
       words[i] = reinterpret_cast<const uint32_t*>(here)[i * kWarp + lane];
     }
     const int32_t k = chunk * kChunk, own_k = k + quarter * 4;
-    // Of each run that has a part of the chunk.
+    // Adds each run's part of the chunk.
     for (;;) {
       const bool is_in_run = own_k >= run.begin && own_k < run.begin + run.n;
       uint4 codes[kColumnTiles];
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, kRowTiles <= 2 ? 2 : 1)
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = t * kRowTile + quarter * 2 + i % 2, column = m * 16 + i / 2 * 8 + of_eight;
+        const int row = t * kRowTile + quarter * 2 + i % 2, column = m * 16 + i / 2 * 8 + group;
         all[(warp * kRows + row) * Room::kTotals + column] = totals[m][t].v[i];
       }
     }
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(kWarpsMax* kWarp, kRowTiles <= 2 ? 2 : 1)
   }
 }
 
-// fn.template operator()<kRowTiles>(), the fewest that hold the rows, or the most.
+// Calls fn.template operator()<kRowTiles>() with the fewest tiles that hold the rows, or with 4.
 template <typename Fn>
 void with_row_tiles(int32_t n_rows, const Fn& fn) {
   if (n_rows <= kRowTile) return fn.template operator()<1>();

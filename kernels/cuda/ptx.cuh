@@ -34,7 +34,8 @@ __device__ inline uint32_t bfloat16_pair(float low, float high) {
   return pair;
 }
 
-// The products of two pairs of bfloat16, rounded likewise, with subnormals.
+// The products of two pairs of bfloat16, rounded likewise, with subnormals. -0 is added, so that a zero keeps its
+// sign.
 __device__ inline uint32_t multiply_pairs(uint32_t left, uint32_t right) {
   uint32_t products;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(products) : "r"(left), "r"(right), "r"(0x80008000u));

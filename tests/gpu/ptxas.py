@@ -36,7 +36,7 @@ THREADS = {
 }
 # Dynamic shared memory, as staged_bytes() of attention.cu and shared_bytes() of attention_tiles.cu, for heads of 128
 # or 256, kFewBytes and kManyBytes of matmul.cu, and Shared of codes_multiply.cu and codes_fast.cu for 8 warps. A launch of
-# matmul_few or multiply may ask for more.
+# matmul_few, multiply or multiply_e4m3 may ask for more.
 TILES = {1: 17792 + 128 * (128 + 256 + 272), 2: 17792 + 256 * 128 + 128 * (512 + 528)}
 DYNAMIC = {
     **{f"attention_parts<{dtype}, true>": 128 * 257 * size for dtype, size in ((0, 4), (1, 2), (2, 2))},

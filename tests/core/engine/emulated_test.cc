@@ -37,7 +37,7 @@ class Emulated : public EngineTest {
 
   // `got` is `expected` up to the first choice that is close; those are listed.
   void expect_near(const std::vector<int32_t>& got, const std::vector<int32_t>& expected,
-                   const Request& r, const std::string& what) {
+                   const Request& r, const std::string& what, float close = kCloseChoice) {
     ASSERT_EQ(got.size(), expected.size()) << what;
     const auto [ours, theirs] = std::mismatch(got.begin(), got.end(), expected.begin());
     if (ours == got.end()) return;
@@ -49,7 +49,7 @@ class Emulated : public EngineTest {
     ASSERT_TRUE(gap.ok()) << gap.status().to_string();
     std::printf("%s: token %td is %d, the CPU's %d by %.3g\n", what.c_str(), ours - got.begin(),
                 *ours, *theirs, static_cast<double>(gap.value()));
-    EXPECT_LT(std::abs(gap.value()), kCloseChoice) << what;
+    EXPECT_LT(std::abs(gap.value()), close) << what;
   }
 
   static void expect_whole(const std::vector<Outcome>& outcomes, int32_t n_tokens) {
@@ -104,6 +104,18 @@ class Emulated : public EngineTest {
       expect_near(whole[i].tokens, on_cpu[i].tokens, plain[i],
                   model + ", prompt " + std::to_string(i));
     }
+  }
+
+  static std::vector<Request> requests_of_tokens(int32_t n_tokens) {
+    std::vector<Request> made;
+    for (int32_t i = 0; i < 3; ++i) {
+      Request r = request("", "off", n_tokens);
+      std::vector<int32_t>& prompt = r.prompt_tokens.emplace();
+      for (int32_t k = 0; k < 9 + 4 * i; ++k) prompt.push_back(40 + (7 * i + k * k) % 60);
+      r.ignore_eos = true;
+      made.push_back(r);
+    }
+    return made;
   }
 
   std::string model_folder_;
@@ -163,14 +175,7 @@ TEST_P(EmulatedQuantized, writes_what_plain_decoding_writes) {
   o.model.path = model_folder_ =
       family_folder(folder_, GetParam(), SPECD_TEST_REFERENCE "/quantized/");
   o.routes = {route("lookup", plugin("specd.drafter.prompt_lookup"), 4)};
-  std::vector<Request> plain;
-  for (int32_t i = 0; i < 3; ++i) {
-    Request r = request("", "off", 24);
-    std::vector<int32_t>& prompt = r.prompt_tokens.emplace();
-    for (int32_t k = 0; k < 9 + 4 * i; ++k) prompt.push_back(40 + (7 * i + k * k) % 60);
-    r.ignore_eos = true;
-    plain.push_back(r);
-  }
+  const std::vector<Request> plain = requests_of_tokens(24);
   start(o);
   const std::vector<Outcome> on_cpu = run_all(plain);
   o.devices = {"cuda:0"};
@@ -183,6 +188,30 @@ TEST_P(EmulatedQuantized, writes_what_plain_decoding_writes) {
   for (size_t i = 0; i < plain.size(); ++i) {
     expect_near(outcomes[i].tokens, on_cpu[i].tokens, plain[i],
                 GetParam() + ", prompt " + std::to_string(i));
+  }
+}
+
+// With blocks of scales, and with one scale for each matrix, whose outputs two ranks share.
+TEST_F(Emulated, float8_on_tensor_cores_writes_nearly_what_the_cpu_writes) {
+  constexpr float kCloseFast = 0.2f;  // of logits with a spread of several
+  const std::vector<Request> plain = requests_of_tokens(10);
+  for (const auto& [name, n_ranks] : std::vector<std::pair<std::string, int32_t>>{
+           {"fp8_block_llama", 1}, {"fp8_dynamic_qwen3", 2}}) {
+    if (!open_cuda_device(n_ranks - 1, {}).ok()) GTEST_SKIP() << "one device";
+    EngineOptions o = options();
+    o.model.path = model_folder_ = family_folder(folder_, name, SPECD_TEST_REFERENCE "/quantized/");
+    start(o);
+    const std::vector<Outcome> on_cpu = run_all(plain);
+    o.numerics = Numerics::kFast;
+    o.devices = {"cuda:0"};
+    o.tensor_parallel_size = n_ranks;
+    start(o);
+    const std::vector<Outcome> outcomes = run_all(plain);
+    expect_whole(outcomes, 10);
+    for (size_t i = 0; i < plain.size(); ++i) {
+      expect_near(outcomes[i].tokens, on_cpu[i].tokens, plain[i],
+                  name + ", prompt " + std::to_string(i), kCloseFast);
+    }
   }
 }
 

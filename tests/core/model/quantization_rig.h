@@ -23,6 +23,16 @@ typename Map::const_iterator find_golden(const Map& goldens, const std::string& 
   const auto whole = goldens.find(name);
   return whole != goldens.end() ? whole : goldens.find(name.substr(0, name.rfind('_')));
 }
+// Every entry that names no family was found twice, as Llama and as Qwen3, but for a few.
+template <typename Map>
+void expect_both_families(const std::map<std::string, int>& seen, const Map& goldens) {
+  for (const auto& [name, golden] : goldens) {
+    const bool is_alone = name.ends_with("_llama") || name.ends_with("_qwen3") ||
+                          name == "ct_int8_packed" || name == "ct_mixed" ||
+                          name == "gptq_overrides";
+    EXPECT_EQ(seen.contains(name) ? seen.at(name) : 0, is_alone ? 1 : 2) << name;
+  }
+}
 inline constexpr const char* kMatrices[] = {
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};

@@ -224,7 +224,7 @@ void check_elementwise(Rig& rig);
 void check_norms(Rig& rig);
 // fast: cuBLASLt, bfloat16 only, x rounded to bfloat16, not strict.
 void check_matmul(Rig& rig, bool fast);
-// fast: E4M3FN only, x rounded to bfloat16, not strict.
+// fast: E4M3FN only, x rounded to bfloat16, strict in rows.
 void check_codes(Rig& rig, bool fast);
 void check_attention(Rig& rig);
 void check_cache(Rig& rig);
