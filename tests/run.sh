@@ -28,6 +28,8 @@ specd_continue_as_owner bash tests/run.sh "$@"
 
 # Without these ccache does not cache what uses a precompiled header.
 export CCACHE_SLOPPINESS=pch_defines,time_macros
+# More tests at a time than processors: many wait for a daemon or a deadline.
+jobs=$(($(nproc) + 3))
 summary=()
 failed=0
 
@@ -62,7 +64,7 @@ preset() {
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$alone" \
     -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
     cmake --build --preset "$name" --target "$target" &&
-    ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$(($(nproc) + 1))" \
+    ctest --preset "$name" "${chosen[@]}" --no-tests=error -j "$jobs" \
       --output-junit "$PWD/build/$name/junit.xml"
 }
 
