@@ -227,12 +227,12 @@ def cases():
         family="llama", layer=fp8_scalar([]), kv=("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale", [], F32),
         files={"hf_quant_config.json": modelopt_file("FP8", "FP8")})
     yield "modelopt_fp8_qwen3", dict(
-        family="qwen3", layer=fp8_scalar([1]), files={"hf_quant_config.json": modelopt_file("FP8")},
-        quantization={
+        family="qwen3", layer=fp8_scalar([1]), kv=("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale", [1], F32),
+        files={"hf_quant_config.json": modelopt_file("FP8", "FP8")}, quantization={
             "config_groups": {
                 "group_0": {"input_activations": MODELOPT_FP8, "weights": MODELOPT_FP8, "targets": ["Linear"]}},
-            "ignore": ["lm_head"], "quant_algo": "FP8", "producer": {"name": "modelopt", "version": "0.37.0"},
-            "quant_method": "modelopt"})
+            "ignore": ["lm_head"], "kv_cache_scheme": MODELOPT_FP8, "quant_algo": "FP8",
+            "producer": {"name": "modelopt", "version": "0.37.0"}, "quant_method": "modelopt"})
     yield "fp8_block_llama", dict(
         family="llama", layer=fp8_blocks(32, 32), quantization={
             "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [32, 32],

@@ -70,8 +70,7 @@ TEST_F(QuantizationTest, every_golden_says_how_its_matrices_are_quantized) {
       {"gptq_v2", {"gptq_v2", "gptq 4 group 32 zeros+0", {}}},
       {"modelopt_fp8_block", {"modelopt FP8_PB_WO", "fp8 8 block 128x128", {}}},
       {"modelopt_fp8_channel", {"modelopt FP8_PER_CHANNEL_PER_TOKEN", "fp8 8 channel dynamic", {}}},
-      {"modelopt_fp8_llama", {"modelopt FP8", "fp8 8 tensor static", {}, true}},
-      {"modelopt_fp8_qwen3", {"modelopt FP8", "fp8 8 tensor static", {}}},
+      {"modelopt_fp8", {"modelopt FP8", "fp8 8 tensor static", {}, true}},
   };
   std::map<std::string, int> seen;
   for (const auto& entry : fs::directory_iterator(kQuantized)) {

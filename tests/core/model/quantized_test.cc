@@ -106,7 +106,7 @@ TEST_P(Quantized, bits_do_not_depend_on_rows_threads_instruction_set_or_pages) {
 // Each maker puts the scales elsewhere. With others, or with 1, the logits are not these.
 TEST(QuantizedCache, in_fp8_with_the_checkpoints_scales_is_as_recorded) {
   for (const char* name : {"ct_fp8_static_llama", "ct_fp8_static_qwen3", "fp8_static_llama",
-                           "fp8_static_qwen3", "modelopt_fp8_llama"}) {
+                           "fp8_static_qwen3", "modelopt_fp8_llama", "modelopt_fp8_qwen3"}) {
     SCOPED_TRACE(name);
     const Json& golden = goldens().at(name);
     const auto prompt = golden.at("prompt").get<std::vector<int32_t>>();
