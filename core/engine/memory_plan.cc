@@ -396,7 +396,8 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
   plan.lines = {{"weights of " + target.options.name, of_target.weights, "", stored.text()},
                 {"activations", of_target.activations},
                 {kColumnsLine, column_bytes(n_ranks_of(options))},
-                {kv_line("", plan.kv_pages), pages_of(of_target)}};
+                {kv_line("", plan.kv_pages), pages_of(of_target), "",
+                 kv_dtype_name(target.options.kv_dtype)}};
   if (device.scratch_bytes() > 0)
     plan.lines.push_back({scratch_line(""), Bytes(n_ranks, device.scratch_bytes())});
   for (size_t i = 0; i < drafts.size(); ++i) {
@@ -414,7 +415,8 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     plan.lines.push_back({"weights of " + name, cost.weights, place, draft_stored.text()});
     plan.lines.push_back({"activations of " + name, cost.activations, place});
     if (draft.has_own_pages)
-      plan.lines.push_back({kv_line(name, plan.kv_pages), pages_of(cost), place});
+      plan.lines.push_back(
+          {kv_line(name, plan.kv_pages), pages_of(cost), place, kv_dtype_name(draft.kv_dtype)});
     if (draft.is_elsewhere) continue;
     if (options.rank_bytes_max == 0 || n_ranks == 1) continue;
     const auto pages_with = [&](const Cost& its) {

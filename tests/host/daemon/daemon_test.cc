@@ -497,7 +497,7 @@ TEST(QuantizedDaemon, tells_the_words_bits_and_bytes_of_its_weights_and_its_cach
   const auto expect = [](const std::string& text) {
     EXPECT_NE(text.find("weights of tiny (W4A16 g32, 4.53 bits a weight)  "), std::string::npos)
         << text;
-    EXPECT_NE(text.find("KV cache, 100 pages of 16 tokens"), std::string::npos) << text;
+    EXPECT_NE(text.find("KV cache, 100 pages of 16 tokens (int8)"), std::string::npos) << text;
     EXPECT_NE(text.find("250.0 KiB"), std::string::npos) << text;
   };
   const auto [code, checked] = run_command(std::string(SPECD_BINARY) + " check --config " +
