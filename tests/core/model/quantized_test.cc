@@ -197,15 +197,15 @@ struct Damage {
 std::string bytes_of(float value) { return {reinterpret_cast<const char*>(&value), sizeof(value)}; }
 
 TEST(QuantizedValues, that_cannot_be_are_refused_with_tensor_place_expected_and_found) {
-  const std::string q = "model.layers.1.self_attn.q_proj.", bf16_zero(2, '\0'),
-                    bf16_minus_one("\x80\xbf", 2), bf16_nan("\xc0\x7f", 2), f16_zero = bf16_zero,
+  const std::string q = "model.layers.1.self_attn.q_proj.", half_zero(2, '\0'),
+                    bf16_minus_one("\x80\xbf", 2), bf16_nan("\xc0\x7f", 2),
                     not_zero = ": expected a scale other than 0, found ";
   const std::string scale = "'" + q + "weight_scale', [5, 0]: expected a scale above 0, found ";
   const Damage all[] = {
-      {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_zero, {scale + "0"}},
+      {"ct_int8_dynamic_llama", q + "weight_scale", 10, half_zero, {scale + "0"}},
       {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_minus_one, {scale + "-1"}},
       {"ct_int8_dynamic_llama", q + "weight_scale", 10, bf16_nan, {scale + "nan"}},
-      {"ct_int8_static_qwen3", q + "input_scale", 0, bf16_zero, {"input_scale'", "above 0"}},
+      {"ct_int8_static_qwen3", q + "input_scale", 0, half_zero, {"input_scale'", "above 0"}},
       {"ct_fp8_static_llama",
        "model.layers.1.self_attn.k_scale",
        0,
@@ -241,8 +241,8 @@ TEST(QuantizedValues, that_cannot_be_are_refused_with_tensor_place_expected_and_
        2 * (64 + 5),
        std::string("\x00\x7e", 2),  // [1, 5], a NaN in F16
        {"scales', [1, 5]: expected a scale other than 0, found nan"}},
-      {"gptq_llama", q + "scales", 2 * (64 + 5), f16_zero, {"scales', [1, 5]" + not_zero + "0"}},
-      {"awq_llama", q + "scales", 2 * (64 + 5), f16_zero, {"scales', [1, 5]" + not_zero + "0"}},
+      {"gptq_llama", q + "scales", 2 * (64 + 5), half_zero, {"scales', [1, 5]" + not_zero + "0"}},
+      {"awq_llama", q + "scales", 2 * (64 + 5), half_zero, {"scales', [1, 5]" + not_zero + "0"}},
       {"awq_llama",
        q + "scales",
        0,
@@ -251,7 +251,7 @@ TEST(QuantizedValues, that_cannot_be_are_refused_with_tensor_place_expected_and_
       {"ct_int4_llama",
        q + "weight_scale",
        10,
-       bf16_zero,
+       half_zero,
        {"weight_scale', [2, 1]" + not_zero + "0"}},
       {"fp8_block_llama",
        q + "weight_scale_inv",
