@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -44,7 +46,15 @@ inline constexpr CodeCase kCodeCases[] = {
     {.name = "fp8 shuffled", .x_bits = 32, .group = 32, .shuffled = true},
 };
 
-// Of E4M3FN.
+// The value of an E4M3FN code, by arithmetic on its fields.
+inline float widen_f8(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  if ((code & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  const float sign = (code & 0x80) != 0 ? -1.0f : 1.0f;
+  return sign * std::ldexp(static_cast<float>((exponent == 0 ? 0 : 8) + mantissa),
+                           (exponent == 0 ? 1 : exponent) - 10);
+}
+
 constexpr bool has_value(uint8_t code) { return (code & 0x7f) != 0x7f; }
 inline uint8_t random_code(const CodeCase& kind, std::mt19937& engine) {
   for (;;) {

@@ -9,14 +9,6 @@
 namespace specd::kernels {
 namespace {
 
-// Of E4M3FN, by arithmetic on its fields.
-double value_of(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const double magnitude =
-      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return code < 0x80 ? magnitude : -magnitude;
-}
-
 // A matrix of codes, in the form of a file and packed.
 class CodeMatrix : public OrderOfCase {
  public:
@@ -79,7 +71,7 @@ class CodeMatrix : public OrderOfCase {
     const size_t of_weight =
         static_cast<size_t>(j) * order.n_groups + group_of[static_cast<size_t>(k)];
     if (order.x_bits == 32) {
-      return value_of(codes[static_cast<size_t>(j) * n_in + k]) * double{scale[of_weight]};
+      return widen_f8(codes[static_cast<size_t>(j) * n_in + k]) * double{scale[of_weight]};
     }
     return (codes[static_cast<size_t>(j) * n_in + k] - static_cast<double>(zero[of_weight])) *
            double{scale[of_weight]};
@@ -129,7 +121,7 @@ class CodeMatrix : public OrderOfCase {
     for (int32_t p = run.begin; p < run.begin + run.n; ++p) {
       const int32_t k = source[static_cast<size_t>(p)];
       const uint8_t code = k < 0 ? 0 : codes[static_cast<size_t>(j) * n_in + k];
-      sum = std::fma(x_at(x, r, p), static_cast<float>(value_of(code) / 256), sum);
+      sum = std::fma(x_at(x, r, p), widen_f8(code) / 256, sum);
     }
     const size_t of_weight = static_cast<size_t>(j) * order.n_groups + run.group;
     return std::fma(sum, scale[of_weight] * 256, total);
@@ -331,7 +323,7 @@ TEST_P(Codes, every_code_of_float8_has_its_value) {
   const std::vector<float> out = run(ops(), w, x.data(), w.n_in, 2);
   for (size_t k = 0; k < n_in; ++k) {
     for (size_t j = 0; j < n_out; ++j) {
-      ASSERT_EQ(out[k * n_out + j], value_of(w.codes[j * n_in + k])) << k << " " << j;
+      ASSERT_EQ(out[k * n_out + j], widen_f8(w.codes[j * n_in + k])) << k << " " << j;
     }
   }
 }

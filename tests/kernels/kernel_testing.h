@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "specd/kernels/cpu.h"
+#include "tests/kernels/code_cases.h"
 
 namespace specd::kernels {
 
@@ -100,15 +101,6 @@ inline constexpr KvDType kAllKv[] = {KvDType::kF32, KvDType::kF16, KvDType::kBF1
 inline const char* dtype_name(KvDType type) {
   constexpr const char* kNames[] = {"f32", "f16", "bf16", "f8e4m3", "int8"};
   return kNames[static_cast<int>(type)];
-}
-
-// The value of an E4M3FN code, by arithmetic on its fields.
-inline float widen_f8(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  if ((code & 0x7f) == 0x7f) return kNan;
-  const float sign = (code & 0x80) != 0 ? -1.0f : 1.0f;
-  return sign * std::ldexp(static_cast<float>((exponent == 0 ? 0 : 8) + mantissa),
-                           (exponent == 0 ? 1 : exponent) - 10);
 }
 
 // The nearest code, of two equally near the even one, by search among all.

@@ -70,7 +70,7 @@ class Matrix : public OrderOfCase {
       double size = 0;
       for (size_t k = 0; k < n_in; ++k) {
         const double each = double{bfloat16(x[row * n_in + k])} *
-                            e4m3(codes_[j * (n_in + kBeside) + k]) *
+                            widen_f8(codes_[j * (n_in + kBeside) + k]) *
                             scale_[j * groups + static_cast<size_t>(group_of[k])];
         sums[i] += each;
         size += std::fabs(each);

@@ -15,6 +15,7 @@
 
 #include "specd/kernels/cpu.h"
 #include "specd/kernels/cuda.h"
+#include "tests/kernels/code_cases.h"
 
 namespace specd::kernels {
 
@@ -162,15 +163,6 @@ inline Typed typed(size_t n, DType type, float scale) {
   return made;
 }
 
-// The value of a code of E4M3FN that has one.
-inline float e4m3(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const float magnitude = exponent == 0
-                              ? std::ldexp(static_cast<float>(mantissa), -9)
-                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return (code & 0x80) != 0 ? -magnitude : magnitude;
-}
-
 // The same of a cache: of one in 8 bits, codes and what they are without a scale.
 inline Typed typed(size_t n, KvDType type, float scale) {
   if (type == KvDType::kF32) return typed(n, DType::kF32, scale);
@@ -182,7 +174,7 @@ inline Typed typed(size_t n, KvDType type, float scale) {
     if (type == KvDType::kF8E4M3 && (code & 0x7f) == 0x7f) code = 0;
     made.bytes.push_back(static_cast<char>(code));
     made.values.push_back(type == KvDType::kInt8 ? static_cast<float>(static_cast<int8_t>(code))
-                                                 : e4m3(code));
+                                                 : widen_f8(code));
   }
   return made;
 }
