@@ -361,9 +361,9 @@ Result<MemoryPlan> plan_memory(const EngineOptions& options, const Target& targe
     const int32_t wanted = options.draft_models[i].tensor_parallel_size;
     Status split = draft.status;
     if (split.ok()) {
-      SPECD_TRY(const kernels::DType dtype,
-                matrix_dtype(draft.path, draft.config).in_field(draft_model_field(i)));
-      split = check_split(draft.config, n_shared, device.ops().split_rule(dtype));
+      SPECD_TRY(const int32_t grain,
+                grain_of(draft.path, draft.config, device.ops()).in_field(draft_model_field(i)));
+      split = check_split(draft.config, n_shared, grain);
     }
     if (draft.status.ok() && wanted == n_shared && !draft.is_elsewhere)
       draft.status = split.in_field("tensor_parallel_size");

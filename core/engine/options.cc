@@ -223,11 +223,10 @@ int32_t n_ranks_of(const EngineOptions& options) {
 }
 
 Status check_ranks(const EngineOptions& options, const ModelConfig& config, const Device& device) {
-  SPECD_TRY(const kernels::DType dtype,
-            matrix_dtype(options.model.path, config).in_field(kModelPath));
-  SPECD_OK_OR_RETURN(
-      check_split(config, options.tensor_parallel_size, device.ops().split_rule(dtype))
-          .in_field("engine.tensor_parallel_size"));
+  SPECD_TRY(const int32_t grain,
+            grain_of(options.model.path, config, device.ops()).in_field(kModelPath));
+  SPECD_OK_OR_RETURN(check_split(config, options.tensor_parallel_size, grain)
+                         .in_field("engine.tensor_parallel_size"));
   return check_stages(config, options.pipeline_parallel_size)
       .in_field("engine.pipeline_parallel_size");
 }

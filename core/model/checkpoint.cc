@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <initializer_list>
+#include <numeric>
 #include <set>
 #include <system_error>
 
@@ -211,25 +212,13 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
     used.insert(name);
     return found.ok() ? Status() : found.status();
   };
-  // All matrices have one type; norms and biases are converted to float32.
-  const auto matrix = [&](const std::string& name, int64_t out, int64_t in) -> Status {
-    SPECD_OK_OR_RETURN(need(name, {out, in}));
-    const TensorType type = checkpoint.at(name).type;
-    const TensorType first = checkpoint.at("model.embed_tokens.weight").type;
-    if (type == first) return Status();
-    return Status(Code::kUnsupported, quote(checkpoint.path_of(name), 400) + ", tensor " +
-                                          quote(name) + ": is " + tensor_type_name(type) +
-                                          ", model.embed_tokens.weight is " +
-                                          tensor_type_name(first) +
-                                          "; expected one type for all matrices: convert them");
-  };
   const auto weights_of = [&](const std::string& module, int32_t out, int32_t in) -> Status {
-    if (!is_quantized(checkpoint, c, module)) return matrix(module + ".weight", out, in);
+    if (!is_quantized(checkpoint, c, module)) return need(module + ".weight", {out, in});
     return QuantizedMatrix::open(checkpoint, module, out, in, *c.quantization.of(module),
                                  [&](const std::string& name) { used.insert(name); })
         .status();
   };
-  SPECD_OK_OR_RETURN(matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size));
+  SPECD_OK_OR_RETURN(need("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}));
   for (int32_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     if (!c.quantization.is_empty()) {
@@ -268,10 +257,21 @@ Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& c) {
   return Status();
 }
 
-Result<kernels::DType> matrix_dtype(const std::string& path, const ModelConfig& config) {
+Result<int32_t> grain_of(const std::string& path, const ModelConfig& config,
+                         const kernels::Ops& ops) {
   SPECD_TRY(const Checkpoint files, Checkpoint::open(path));
   SPECD_OK_OR_RETURN(check_tensors(files, config));
-  return kernel_dtype(files.at("model.embed_tokens.weight").type);
+  const auto grain_for = [&](const std::string& name) {
+    return ops.split_rule(kernel_dtype(files.at(name).type).value()).grain;
+  };
+  int32_t grain = grain_for("model.embed_tokens.weight");
+  for (int32_t i = 0; i < config.n_layers; ++i) {
+    for (const LayerMatrix& each : layer_matrices(config, i)) {
+      if (is_quantized(files, config, each.module)) continue;
+      grain = std::lcm(grain, grain_for(each.module + ".weight"));
+    }
+  }
+  return grain;
 }
 
 }  // namespace specd

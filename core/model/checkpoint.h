@@ -16,6 +16,7 @@
 #include "core/base/status.h"
 #include "core/model/model_config.h"
 #include "core/model/safetensors.h"
+#include "specd/kernels/ops.h"
 
 namespace specd {
 
@@ -70,7 +71,9 @@ uint64_t parameters_of(const Checkpoint& checkpoint, const ModelConfig& config);
 // supported type, and that there are no tensors that a forward would not use. Fails with kDataLoss
 // or kUnsupported, with name, expected and found.
 Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& config);
-// The type of all matrices, from the headers, which are checked.
-Result<kernels::DType> matrix_dtype(const std::string& path, const ModelConfig& config);
+// What a rank's part of k is a multiple of, for every type of the model's matrices (SplitRule). From the
+// headers, which are checked.
+Result<int32_t> grain_of(const std::string& path, const ModelConfig& config,
+                         const kernels::Ops& ops);
 
 }  // namespace specd

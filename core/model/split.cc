@@ -22,7 +22,7 @@ Status cannot(int32_t n_ranks, const std::string& why) {
 
 }  // namespace
 
-Status check_split(const ModelConfig& c, int32_t n_ranks, const kernels::SplitRule& rule) {
+Status check_split(const ModelConfig& c, int32_t n_ranks, int32_t grain) {
   if (n_ranks == 1) return Status();
   const auto n = [](int64_t value) { return std::to_string(value); };
   if (n_ranks < 1 || kRowParallelSegments % n_ranks != 0)
@@ -33,11 +33,11 @@ Status check_split(const ModelConfig& c, int32_t n_ranks, const kernels::SplitRu
     return cannot(n_ranks, "its num_key_value_heads, " + n(c.n_kv_heads) +
                                ", neither divides it nor is a multiple of it");
   }
-  const int64_t grain = int64_t{n_ranks} * rule.grain;
-  if (c.intermediate_size % grain != 0) {
+  const int64_t width = int64_t{n_ranks} * grain;
+  if (c.intermediate_size % width != 0) {
     return cannot(n_ranks, "its intermediate_size, " + n(c.intermediate_size) +
-                               ", is no multiple of " + n(grain) +
-                               (rule.grain > 1 ? " (" + n(rule.grain) + " for each rank)" : ""));
+                               ", is no multiple of " + n(width) +
+                               (grain > 1 ? " (" + n(grain) + " for each rank)" : ""));
   }
   return Status();
 }

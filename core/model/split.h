@@ -62,9 +62,9 @@ struct Range {
   int32_t begin = 0, n = 0;
 };
 
-// Whether this many ranks can share a layer of the model. `rule`: of the weights' type. The error is
-// kInvalidArgument without a field.
-Status check_split(const ModelConfig& config, int32_t n_ranks, const kernels::SplitRule& rule);
+// Whether this many ranks can share a layer of the model. `grain`: of its weights, see checkpoint.h. The
+// error is kInvalidArgument without a field.
+Status check_split(const ModelConfig& config, int32_t n_ranks, int32_t grain);
 // Whether it has so many stages.
 Status check_stages(const ModelConfig& config, int32_t n_stages);
 

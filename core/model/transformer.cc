@@ -126,12 +126,6 @@ struct Transformer::Impl {
   int32_t q_width() const { return part.n_heads * part.head_dim; }
   int32_t qkv_width() const { return q_width() + 2 * part.n_kv_heads * part.head_dim; }
   bool is_shared() const { return split.n_ranks > 1; }  // each layer
-  // Of o_proj and down_proj, on all ranks together.
-  int32_t n_segments() const {
-    if (!is_shared()) return kRowParallelSegments;
-    const int32_t kept = device.ops().split_rule(weights.dtype).segments;
-    return kept == 0 ? split.n_ranks : kept;
-  }
 
   struct Activation {
     float** out;
@@ -159,7 +153,7 @@ struct Transformer::Impl {
     if (split.world_rank() == 0) all.push_back({&logits, logits_rows_max, c.vocab_size});
     if (is_shared()) {
       const int32_t k_max = std::max(c.n_heads * c.head_dim, c.intermediate_size);
-      int64_t width = int64_t{n_segments()} * c.hidden_size;
+      int64_t width = int64_t{work.segments} * c.hidden_size;
       if (work.has_codes) {
         all.push_back({&whole_x, rows_max, k_max});
         width = std::max<int64_t>(width, k_max);
@@ -278,7 +272,7 @@ struct Transformer::Impl {
       return output_parallel(in, matrix, out, n_rows, next);
     }
     const kernels::Ops& ops = device.ops();
-    const int32_t mine = n_segments() / split.n_ranks;
+    const int32_t n_segments = weights.segments_of(matrix.dtype), mine = n_segments / split.n_ranks;
     const uint64_t part_size = to_size(mine) * to_size(n_rows) * to_size(config.hidden_size);
     ops.matmul(device.stream(),
                {.x = in,
@@ -293,7 +287,7 @@ struct Transformer::Impl {
     tensors_stage->all_gather(segments, part_size * sizeof(float));
     ops.add_segments(device.stream(), {.parts = segments,
                                        .out = out,
-                                       .n_parts = n_segments(),
+                                       .n_parts = n_segments,
                                        .n_rows = n_rows,
                                        .n = config.hidden_size});
   }

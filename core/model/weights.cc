@@ -64,11 +64,25 @@ std::vector<Weights::Spec> Weights::specs() {
   return all;
 }
 
+int32_t Weights::segments_of(DType of) const {
+  if (split_.n_ranks == 1) return kRowParallelSegments;
+  const int32_t kept = device_.ops().split_rule(of).segments;
+  return kept == 0 ? split_.n_ranks : kept;
+}
+
+const TensorView* Weights::source_of(const Source& source) const {
+  if (!checkpoint_) return nullptr;
+  const bool is_tied = source.module == "lm_head" && config_.tie_word_embeddings;
+  // Exists: check_tensors() has passed.
+  return &checkpoint_->at(is_tied ? kEmbedding : source.module + ".weight");
+}
+
 Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
   std::vector<Group> groups;
   for (Source source : spec.sources) {
     std::optional<QuantizedMatrix> quantized;
     std::shared_ptr<PlacedOrder> order;
+    DType type = DType::kBF16;
     if (checkpoint_ && is_quantized(*checkpoint_, config_, source.module)) {
       SPECD_TRY(quantized, QuantizedMatrix::open(
                                *checkpoint_, source.module, source.n_out, source.n_in,
@@ -85,9 +99,12 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
         if (!device_.is_host()) held_bytes += shared->bytes();
       }
       order = shared;
+    } else if (const TensorView* view = source_of(source)) {
+      type = kernel_dtype(view->type).value();
     }
-    if (groups.empty() || groups.back().order != order) {
+    if (groups.empty() || groups.back().order != order || groups.back().dtype != type) {
       groups.emplace_back();
+      groups.back().dtype = type;
       groups.back().order = order;
       groups.back().n_in = source.k.n;
     }
@@ -106,12 +123,12 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
 
 uint64_t Weights::packed_bytes(const Group& group) const {
   return group.order == nullptr
-             ? device_.ops().packed_bytes(dtype, group.n_out, group.n_in)
+             ? device_.ops().packed_bytes(group.dtype, group.n_out, group.n_in)
              : device_.ops().packed_code_bytes(group.order->order(), group.n_out);
 }
 
 Result<PackedMatrix> Weights::matrix(const Group& group) {
-  PackedMatrix packed{.dtype = dtype, .n_out = group.n_out, .n_in = group.n_in};
+  PackedMatrix packed{.dtype = group.dtype, .n_out = group.n_out, .n_in = group.n_in};
   if (group.order != nullptr) packed.order = &group.order->order();
   const uint64_t bytes = packed_bytes(group);
   SPECD_TRY(packed.data, allocate(bytes, "weights"));
@@ -127,12 +144,13 @@ Result<Weights::Plan> Weights::plan(Device& device, const std::string& model_dir
   Plan plan{.held = to_size(config.vocab_size) *
                     to_size(embedding_columns_of(device, config, split)) *
                     dtype_bytes(planned.dtype),
-            .work = {}};
+            .work = {.segments = planned.segments_of(planned.dtype)}};
   for (const Spec& spec : planned.specs()) {
     SPECD_TRY(const std::vector<Group> groups, planned.groups_of(spec));
     for (const Group& group : groups) {
       plan.held += planned.packed_bytes(group);
       plan.work.has_codes |= group.order != nullptr;
+      plan.work.segments = std::max(plan.work.segments, planned.segments_of(group.dtype));
       if (device.is_host() && group.order != nullptr) {
         plan.work.scratch = std::max<uint64_t>(
             plan.work.scratch, kernels::RoundedRows::bytes(group.order->order(), rows_max));
@@ -145,10 +163,11 @@ Result<Weights::Plan> Weights::plan(Device& device, const std::string& model_dir
 }
 
 Weights::Work Weights::work(int32_t n_rows) const {
-  Work work;
+  Work work{.segments = segments_of(dtype)};
   const auto look_at = [&](const Linear& each) {
     for (const Linear::Part& part : each.parts) {
       work.has_codes |= part.matrix.order != nullptr;
+      work.segments = std::max(work.segments, segments_of(part.matrix.dtype));
       if (device_.is_host())
         work.scratch = std::max<uint64_t>(work.scratch, matmul_scratch_bytes(part.matrix, n_rows));
     }
@@ -162,16 +181,14 @@ Weights::Work Weights::work(int32_t n_rows) const {
 }
 
 void Weights::pack(const PackedMatrix& into, int32_t column, const Source& source) {
-  const bool is_tied = source.module == "lm_head" && config_.tie_word_embeddings;
-  // Exists: check_tensors() has passed.
-  const TensorView& view = checkpoint_->at(is_tied ? kEmbedding : source.module + ".weight");
-  const int64_t first = int64_t{source.rows.begin} * source.n_in + source.k.begin;
-  device_.ops().pack(device_.stream(), {.packed = into,
-                                        .source = static_cast<const char*>(view.data) +
-                                                  first * static_cast<int64_t>(dtype_bytes(dtype)),
-                                        .source_stride = source.n_in,
-                                        .n_rows = source.rows.n,
-                                        .column_begin = column});
+  const int64_t first = int64_t{source.rows.begin} * source.n_in + source.k.begin,
+                bytes = static_cast<int64_t>(dtype_bytes(into.dtype));
+  device_.ops().pack(device_.stream(),
+                     {.packed = into,
+                      .source = static_cast<const char*>(source_of(source)->data) + first * bytes,
+                      .source_stride = source.n_in,
+                      .n_rows = source.rows.n,
+                      .column_begin = column});
 }
 
 // Rows are decoded a few at a time: all of a matrix would take as much memory again.

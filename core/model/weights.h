@@ -21,7 +21,7 @@
 
 namespace specd {
 
-// A matrix of the model. Joined ones, such as q, k and v, are side by side: those of one type and, if
+// A matrix of the model. Joined ones, such as q, k and v, are side by side: neighbors of one type and, if
 // quantized, of one order of k are one packed matrix.
 struct Linear {
   struct Part {
@@ -62,6 +62,7 @@ class Weights {
     uint64_t scratch = 0;    // for matmuls of codes on the CPU; devices have their own
     bool has_parts = false;  // of a layer, to be put side by side
     bool has_codes = false;  // some matrix
+    int32_t segments = 0;    // most that the ranks exchange of o_proj or down_proj
   };
   // held_bytes and work() of a rank after load(), from the headers of the files.
   struct Plan {
@@ -73,8 +74,7 @@ class Weights {
   // Fills in random bf16 weights of the same shapes, for benchmarks.
   Status make_random(uint64_t seed);
 
-  kernels::DType dtype =
-      kernels::DType::kBF16;  // of the embedding, and of matrices that are not quantized
+  kernels::DType dtype = kernels::DType::kBF16;  // of the embedding
   // [vocab, embedding_columns], row-major. All columns, but on devices only those of this rank, and null
   // behind the first stage.
   const void* embedding = nullptr;
@@ -86,6 +86,8 @@ class Weights {
   std::vector<Piece> streamed;  // every packed matrix, in order
   uint64_t held_bytes = 0;      // packed weights, their orders on devices, and the embedding table
   Work work(int32_t n_rows) const;
+  // Segments of k of a row-parallel matrix of this type, on all ranks of the stage together.
+  int32_t segments_of(kernels::DType dtype) const;
   // The whole embedding as in the file, in host memory. REQUIRES load().
   const TensorView& embedding_in_file() const;
   uint64_t parameters = 0;  // of the whole model
@@ -111,13 +113,16 @@ class Weights {
   // Sources that become one packed matrix.
   struct Group {
     std::vector<Source> sources;
-    std::vector<QuantizedMatrix> quantized;  // of the sources, if they are
-    std::shared_ptr<PlacedOrder> order;      // likewise
+    kernels::DType dtype = kernels::DType::kBF16;  // unless they are quantized
+    std::vector<QuantizedMatrix> quantized;        // of the sources, if they are
+    std::shared_ptr<PlacedOrder> order;            // likewise
     int32_t n_out = 0, n_in = 0;
   };
 
   std::vector<Spec> specs();
   Result<std::vector<Group>> groups_of(const Spec& spec);
+  // Null without a file.
+  const TensorView* source_of(const Source& source) const;
   uint64_t packed_bytes(const Group& group) const;
   Status open(const std::string& model_dir);
 

@@ -51,8 +51,8 @@ constexpr const char* kCopied[] = {"tokenizer.json",
                                    "LICENSE.txt",
                                    "NOTICE"};
 
-// Checks that every matrix has the type of the embedding: a forward needs one type, and the added
-// weights get it.
+// Checks that every matrix has the type of the embedding: the added weights get it, and their size is
+// planned by it.
 Status check_one_type(const Checkpoint& source) {
   const TensorType type = source.at("model.embed_tokens.weight").type;
   for (const auto& [name, entry] : source.tensors()) {

@@ -457,6 +457,9 @@ struct Setting {
 
 class ZooHeadsSettings : public ZooHeads {
  protected:
+  std::string target_;  // if not pico-target
+  KvDType kv_dtype_ = KvDType::kF32;
+
   // Texts of every head, greedy and seeded, with prompts computed and cached, equal plain decoding's.
   void expect_no_text_changes(const Setting& setting, size_t n_texts_of_a_prompt) {
     std::vector<std::string> texts;
@@ -473,6 +476,8 @@ class ZooHeadsSettings : public ZooHeads {
     const std::vector<RouteOptions> routes = zoo();
     // One plain setting for all: a fault of a device, thread or page must not be in both texts.
     EngineOptions o = options("pico-target");
+    if (!target_.empty()) o.model.path = target_;
+    o.model.kv_dtype = kv_dtype_;
     o.devices = {"cpu"};
     o.threads = 2;
     start(o);
@@ -507,6 +512,15 @@ class ZooHeadsSettings : public ZooHeads {
 TEST_F(ZooHeadsSettings, change_no_text) {
   expect_no_text_changes({"cpu", 2, 16, true}, 1);
   expect_no_text_changes({"cuda:0", 1, 5, false}, 1);
+}
+
+// Pages hold scales beside the codes.
+TEST_F(ZooHeadsSettings, change_no_text_of_a_quantized_target_that_is_starved) {
+  if (SPECD_HAS_SANITIZER) GTEST_SKIP() << "slow; heads and forwards over codes run elsewhere too";
+  if (!has_numpy()) GTEST_SKIP() << "python3-numpy is missing";
+  target_ = quantized("pico-target", "w4a16 --group 64", folder_);
+  kv_dtype_ = KvDType::kInt8;
+  expect_no_text_changes({"cpu", 2, 16, true}, 1);
 }
 
 using HeadsSetting = std::tuple<std::string, int32_t, int32_t, bool>;

@@ -196,25 +196,6 @@ TEST_F(CheckpointTest, a_folder_of_gguf_is_refused_by_its_name) {
                                   "files that it was made from");
 }
 
-TEST_F(CheckpointTest, matrices_of_two_types_are_refused_before_anything_is_allocated) {
-  const std::string folder = copy("llama_bias");
-  change_header(folder + "/model.safetensors", [&](Json& header) {
-    Json& tensor = header["model.layers.0.mlp.up_proj.weight"];
-    const int64_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
-    const int64_t middle = begin + (end - begin) / 2;
-    tensor["dtype"] = "BF16";
-    tensor["data_offsets"] = {begin, middle};
-    header["filler"] = {
-        {"dtype", "U8"}, {"shape", {end - middle}}, {"data_offsets", {middle, end}}};
-  });
-  const Status status = check(folder);
-  EXPECT_EQ(status.code(), Code::kUnsupported);
-  EXPECT_NE(status.message().find("tensor 'model.layers.0.mlp.up_proj.weight': is BF16, "
-                                  "model.embed_tokens.weight is F32; expected one type"),
-            std::string::npos)
-      << status.message();
-}
-
 TEST_F(CheckpointTest, weights_in_another_format_are_refused_with_a_way_out) {
   const std::string folder = root_ + "/old";
   fs::create_directory(folder);

@@ -381,6 +381,51 @@ TEST(QuantizedTensors, that_are_missing_cut_or_of_another_shape_or_type_are_refu
   }
 }
 
+// Codes in one file, their scales in another.
+TEST(QuantizedTensors, in_several_files_are_those_of_one) {
+  for (const std::string name : {"ct_int4_actorder_llama", "gptq_qwen3", "fp8_block_llama"}) {
+    const ChangedCopy copy(name);
+    Json map = Json::object();
+    size_t n_split = 0;  // matrices
+    for (const std::string end : {"scales", "others"}) {
+      const std::string file = end + ".safetensors";
+      std::filesystem::copy(copy.path(), copy.folder() + "/" + file);
+      change_tensors(copy.folder() + "/" + file,
+                     [&](const std::string& tensor, Json&, std::string&) {
+                       const bool is_scale = tensor.find("scale") != std::string::npos;
+                       if (is_scale != (end == "scales")) return false;
+                       n_split += is_scale ? 1 : 0;
+                       map[tensor] = file;
+                       return true;
+                     });
+    }
+    ASSERT_GE(n_split, 14u) << name;
+    std::filesystem::remove(copy.path());
+    const std::string index = copy.folder() + "/model.safetensors.index.json";
+    std::ofstream(index) << Json{{"weight_map", map}}.dump();
+    const auto tokens = goldens().at(name).at("prompt").get<std::vector<int32_t>>();
+    std::vector<std::vector<float>> logits;
+    for (const std::string& folder : {kFolder + name, copy.folder()}) {
+      ForwardRig rig(folder, "", 1, false);
+      rig.add_span(tokens, 0);
+      const std::vector<float> last = rig.run().back();
+      EXPECT_TRUE(logits.empty() || same_bits(last, logits.back())) << name;
+      logits.push_back(last);
+    }
+    // Without one scale: the index is at fault.
+    const auto scale = std::ranges::find_if(
+        map.items(), [](const auto& each) { return each.value() == "scales.safetensors"; });
+    const std::string lost = scale.key();
+    map.erase(lost);
+    std::ofstream(index) << Json{{"weight_map", map}}.dump();
+    const Status status = copy.load();
+    EXPECT_EQ(status.code(), Code::kDataLoss);
+    EXPECT_NE(status.message().find("'" + index + "': weight_map, tensor '" + lost + "': missing"),
+              std::string::npos)
+        << status.message();
+  }
+}
+
 // Two that differ, under names of two makers.
 TEST(QuantizedTensors, scales_of_the_cache_that_contradict_each_other_are_refused) {
   const std::string layer = "model.layers.0.self_attn.";

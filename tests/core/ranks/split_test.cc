@@ -14,6 +14,7 @@
 #include "core/device/thread_ranks.h"
 #include "tests/core/family_models.h"
 #include "tests/core/model/forward_rig.h"
+#include "tests/core/model/safetensors_rig.h"
 #include "tests/core/ranks/forwards.h"
 #include "tests/head_files.h"
 
@@ -188,6 +189,27 @@ TEST_F(SplitModel, of_codes_has_the_bits_of_one_rank_over_every_kind_of_kv) {
   }
 }
 
+// The same values, some of them in 32 bits: in q, k and v a part, of the matrices whose k is shared one,
+// and one end of the model.
+TEST_F(SplitModel, of_matrices_of_several_types_has_the_bits_of_one_type) {
+  const std::string whole = kFamilyModels + "llama31",
+                    mixed = family_folder(folder_, "llama31") + "/";
+  EXPECT_EQ(widen_tensors(
+                mixed + "model.safetensors",
+                {"model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight",
+                 "model.layers.1.self_attn.o_proj.weight", "model.layers.2.mlp.up_proj.weight",
+                 "model.layers.2.mlp.down_proj.weight", "lm_head.weight"}),
+            6);
+  for (const std::string& isa : available_isas()) {
+    EXPECT_TRUE(all_same_bits(forwards({mixed, isa}, {}).logits, forwards({whole, isa}, {}).logits))
+        << isa;
+  }
+  expect_equal_to_one({mixed, ""}, {{2}, {4}, {1, 2}, {2, 2}});
+  EXPECT_EQ(widen_tensors(mixed + "model.safetensors", {"model.embed_tokens.weight"}), 1);
+  EXPECT_TRUE(all_same_bits(forwards({mixed, ""}, {}).logits, forwards({whole, ""}, {}).logits));
+  expect_equal_to_one({mixed, ""}, {{4}});
+}
+
 // One kv head for several ranks, and for all; a vocabulary that eight does not divide.
 TEST_F(SplitModel, has_the_bits_of_one_rank_on_eight_ranks_with_few_kv_heads) {
   for (const int32_t n_kv_heads : {8, 4, 1}) {
@@ -220,32 +242,31 @@ TEST_F(SplitModel, whose_rank_gives_up_ends_the_forward_of_all_with_its_reason) 
 
 TEST_F(SplitModel, that_cannot_be_split_is_refused_in_words) {
   ModelConfig config = load_model_config(std::string(SPECD_TEST_ZOO) + "/pico-target").value();
-  const kernels::SplitRule rule;
-  EXPECT_TRUE(check_split(config, 1, rule).ok());
-  EXPECT_TRUE(check_split(config, 2, rule).ok());
-  const auto why = [&](int32_t n, const kernels::SplitRule& by) {
-    return check_split(config, n, by).to_string();
+  EXPECT_TRUE(check_split(config, 1, 1).ok());
+  EXPECT_TRUE(check_split(config, 2, 1).ok());
+  const auto why = [&](int32_t n, int32_t grain) {
+    return check_split(config, n, grain).to_string();
   };
   for (const int32_t n : {-1, 0, 3, 5, 16}) {
-    EXPECT_EQ(why(n, rule), "INVALID_ARGUMENT: " + std::to_string(n) +
-                                " ranks cannot share this model: expected 1, 2, 4 or 8");
+    EXPECT_EQ(why(n, 1), "INVALID_ARGUMENT: " + std::to_string(n) +
+                             " ranks cannot share this model: expected 1, 2, 4 or 8");
   }
-  EXPECT_EQ(why(4, rule),
+  EXPECT_EQ(why(4, 1),
             "INVALID_ARGUMENT: 4 ranks cannot share this model: its num_attention_heads, 6, is no "
             "multiple of it");
   config.n_heads = 24;
   config.n_kv_heads = 6;
   EXPECT_EQ(
-      why(4, rule),
+      why(4, 1),
       "INVALID_ARGUMENT: 4 ranks cannot share this model: its num_key_value_heads, 6, neither "
       "divides it nor is a multiple of it");
   config.n_kv_heads = 2;
   config.intermediate_size = 1000;
-  EXPECT_TRUE(check_split(config, 4, rule).ok());
+  EXPECT_TRUE(check_split(config, 4, 1).ok());
   EXPECT_TRUE(check_stages(config, 8).ok());
   EXPECT_EQ(check_stages(config, 9).to_string(),
             "INVALID_ARGUMENT: expected 1 to the model's num_hidden_layers, 8, found 9");
-  EXPECT_EQ(why(4, {.grain = 16}),
+  EXPECT_EQ(why(4, 16),
             "INVALID_ARGUMENT: 4 ranks cannot share this model: its intermediate_size, 1000, is no "
             "multiple of 64 (16 for each rank)");
 }
@@ -283,7 +304,7 @@ TEST_F(SplitModel, has_all_parts_once) {
         config.n_heads = 16;
         config.n_kv_heads = n_kv_heads;
         config.vocab_size = vocab_size;
-        ASSERT_TRUE(check_split(config, n_ranks, {}).ok());
+        ASSERT_TRUE(check_split(config, n_ranks, 1).ok());
         int32_t heads = 0, columns = 0, tokens = 0;
         for (int32_t rank = 0; rank < n_ranks; ++rank) {
           const Split split{rank, n_ranks};
