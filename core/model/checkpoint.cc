@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <initializer_list>
-#include <numeric>
 #include <set>
 #include <system_error>
 
@@ -12,6 +11,7 @@
 #include "core/model/kv_scales.h"
 #include "core/model/layer_matrices.h"
 #include "core/model/quantized_matrix.h"
+#include "specd/kernels/ops.h"
 
 namespace specd {
 namespace {
@@ -261,14 +261,14 @@ Result<int32_t> grain_of(const std::string& path, const ModelConfig& config,
                          const kernels::Ops& ops) {
   SPECD_TRY(const Checkpoint files, Checkpoint::open(path));
   SPECD_OK_OR_RETURN(check_tensors(files, config));
-  const auto grain_for = [&](const std::string& name) {
-    return ops.split_rule(kernel_dtype(files.at(name).type).value()).grain;
-  };
-  int32_t grain = grain_for("model.embed_tokens.weight");
+  int32_t grain = 1;
   for (int32_t i = 0; i < config.n_layers; ++i) {
-    for (const LayerMatrix& each : layer_matrices(config, i)) {
-      if (is_quantized(files, config, each.module)) continue;
-      grain = std::lcm(grain, grain_for(each.module + ".weight"));
+    const auto matrices = layer_matrices(config, i);
+    for (const LayerMatrixKind kind : {kOProj, kDownProj}) {
+      const std::string& module = matrices[kind].module;
+      if (is_quantized(files, config, module)) continue;
+      const kernels::DType dtype = kernel_dtype(files.at(module + ".weight").type).value();
+      grain = std::max(grain, ops.split_rule(dtype).grain);
     }
   }
   return grain;

@@ -16,7 +16,10 @@
 #include "core/base/status.h"
 #include "core/model/model_config.h"
 #include "core/model/safetensors.h"
-#include "specd/kernels/ops.h"
+
+namespace specd::kernels {
+struct Ops;
+}
 
 namespace specd {
 
@@ -71,8 +74,8 @@ uint64_t parameters_of(const Checkpoint& checkpoint, const ModelConfig& config);
 // supported type, and that there are no tensors that a forward would not use. Fails with kDataLoss
 // or kUnsupported, with name, expected and found.
 Status check_tensors(const Checkpoint& checkpoint, const ModelConfig& config);
-// What a rank's part of k is a multiple of, for every type of the model's matrices (SplitRule). From the
-// headers, which are checked.
+// What a rank's part of k is a multiple of in the model's o_proj and down_proj (SplitRule): the most of their
+// types. Those of codes have no part of k. From the headers, which are checked.
 Result<int32_t> grain_of(const std::string& path, const ModelConfig& config,
                          const kernels::Ops& ops);
 

@@ -29,7 +29,7 @@ struct QuantizationSource {
   int64_t n_layers = 0;
   std::vector<std::string>
       modules;  // the layers' seven each, and lm_head unless it is the embedding
-  // Of all patterns on all modules, 39 million steps: at most a third of a second.
+  // Of all patterns on all modules, 40 million steps: at most a third of a second.
   StepBudget budget{192 << 10};
 };
 

@@ -192,7 +192,8 @@ Status QuantizedMatrix::open_groups(const MatrixFormat& format) {
   const bool is_gptq = format.layout == Layout::kGptq;
   const char* const name = is_gptq ? "g_idx" : "weight_g_idx";
   const bool is_there = checkpoint_->tensors().contains(module_ + "." + name);
-  if (is_gptq ? !is_there : !format.act_order) return Status();
+  const bool needs_order = format.act_order && (!is_gptq || kind_.n_groups > 1);
+  if (!needs_order && !(is_gptq && is_there)) return Status();
   SPECD_TRY(const TensorView* order, need(name, {n_in_}, {TensorType::kI32}));
   if (!is_gptq && number_at<int32_t>(*order, 0) == -1) {  // written, but not used
     for (int64_t k = 0; k < n_in_; ++k) {

@@ -21,7 +21,6 @@
 #include "core/base/status.h"
 #include "core/device/collective.h"
 #include "core/model/model_config.h"
-#include "specd/kernels/matmul.h"
 
 namespace specd {
 
@@ -62,7 +61,7 @@ struct Range {
   int32_t begin = 0, n = 0;
 };
 
-// Whether this many ranks can share a layer of the model. `grain`: of its weights, see checkpoint.h. The
+// Whether this many ranks can share a layer of the model. `grain`: see checkpoint.h. The
 // error is kInvalidArgument without a field.
 Status check_split(const ModelConfig& config, int32_t n_ranks, int32_t grain);
 // Whether it has so many stages.

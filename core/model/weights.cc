@@ -70,18 +70,12 @@ int32_t Weights::segments_of(DType of) const {
   return kept == 0 ? split_.n_ranks : kept;
 }
 
-const TensorView* Weights::source_of(const Source& source) const {
-  if (!checkpoint_) return nullptr;
-  const bool is_tied = source.module == "lm_head" && config_.tie_word_embeddings;
-  // Exists: check_tensors() has passed.
-  return &checkpoint_->at(is_tied ? kEmbedding : source.module + ".weight");
-}
-
 Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
   std::vector<Group> groups;
   for (Source source : spec.sources) {
     std::optional<QuantizedMatrix> quantized;
     std::shared_ptr<PlacedOrder> order;
+    const TensorView* tensor = nullptr;
     DType type = DType::kBF16;
     if (checkpoint_ && is_quantized(*checkpoint_, config_, source.module)) {
       SPECD_TRY(quantized, QuantizedMatrix::open(
@@ -99,8 +93,11 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
         if (!device_.is_host()) held_bytes += shared->bytes();
       }
       order = shared;
-    } else if (const TensorView* view = source_of(source)) {
-      type = kernel_dtype(view->type).value();
+    } else if (checkpoint_) {
+      const bool is_tied = source.module == "lm_head" && config_.tie_word_embeddings;
+      // Exists: check_tensors() has passed.
+      tensor = &checkpoint_->at(is_tied ? kEmbedding : source.module + ".weight");
+      type = kernel_dtype(tensor->type).value();
     }
     if (groups.empty() || groups.back().order != order || groups.back().dtype != type) {
       groups.emplace_back();
@@ -110,6 +107,7 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
     }
     Group& group = groups.back();
     group.sources.push_back(source);
+    if (tensor != nullptr) group.tensors.push_back(tensor);
     if (quantized) group.quantized.push_back(std::move(*quantized));
     group.n_out += source.rows.n;
   }
@@ -144,13 +142,14 @@ Result<Weights::Plan> Weights::plan(Device& device, const std::string& model_dir
   Plan plan{.held = to_size(config.vocab_size) *
                     to_size(embedding_columns_of(device, config, split)) *
                     dtype_bytes(planned.dtype),
-            .work = {.segments = planned.segments_of(planned.dtype)}};
+            .work = {.segments = split.n_ranks}};
   for (const Spec& spec : planned.specs()) {
     SPECD_TRY(const std::vector<Group> groups, planned.groups_of(spec));
     for (const Group& group : groups) {
       plan.held += planned.packed_bytes(group);
       plan.work.has_codes |= group.order != nullptr;
-      plan.work.segments = std::max(plan.work.segments, planned.segments_of(group.dtype));
+      if (spec.shares_k && group.order == nullptr)
+        plan.work.segments = std::max(plan.work.segments, planned.segments_of(group.dtype));
       if (device.is_host() && group.order != nullptr) {
         plan.work.scratch = std::max<uint64_t>(
             plan.work.scratch, kernels::RoundedRows::bytes(group.order->order(), rows_max));
@@ -163,11 +162,10 @@ Result<Weights::Plan> Weights::plan(Device& device, const std::string& model_dir
 }
 
 Weights::Work Weights::work(int32_t n_rows) const {
-  Work work{.segments = segments_of(dtype)};
+  Work work{.segments = split_.n_ranks};
   const auto look_at = [&](const Linear& each) {
     for (const Linear::Part& part : each.parts) {
       work.has_codes |= part.matrix.order != nullptr;
-      work.segments = std::max(work.segments, segments_of(part.matrix.dtype));
       if (device_.is_host())
         work.scratch = std::max<uint64_t>(work.scratch, matmul_scratch_bytes(part.matrix, n_rows));
     }
@@ -176,16 +174,22 @@ Weights::Work Weights::work(int32_t n_rows) const {
   look_at(lm_head);
   for (const Layer& layer : layers) {
     for (const Linear* each : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) look_at(*each);
+    for (const Linear* each : {&layer.o, &layer.down}) {
+      const PackedMatrix& matrix = each->parts.front().matrix;
+      if (matrix.order == nullptr)
+        work.segments = std::max(work.segments, segments_of(matrix.dtype));
+    }
   }
   return work;
 }
 
-void Weights::pack(const PackedMatrix& into, int32_t column, const Source& source) {
+void Weights::pack(const PackedMatrix& into, int32_t column, const Source& source,
+                   const TensorView& tensor) {
   const int64_t first = int64_t{source.rows.begin} * source.n_in + source.k.begin,
                 bytes = static_cast<int64_t>(dtype_bytes(into.dtype));
   device_.ops().pack(device_.stream(),
                      {.packed = into,
-                      .source = static_cast<const char*>(source_of(source)->data) + first * bytes,
+                      .source = static_cast<const char*>(tensor.data) + first * bytes,
                       .source_stride = source.n_in,
                       .n_rows = source.rows.n,
                       .column_begin = column});
@@ -223,7 +227,7 @@ Status Weights::load_linear(const Spec& spec) {
     for (size_t i = 0; i < group.sources.size(); ++i) {
       const Source& source = group.sources[i];
       if (group.order == nullptr) {
-        pack(packed, within, source);
+        pack(packed, within, source, *group.tensors[i]);
       } else {
         SPECD_OK_OR_RETURN(pack(packed, within, source, group.quantized[i]));
       }

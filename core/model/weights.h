@@ -62,7 +62,8 @@ class Weights {
     uint64_t scratch = 0;    // for matmuls of codes on the CPU; devices have their own
     bool has_parts = false;  // of a layer, to be put side by side
     bool has_codes = false;  // some matrix
-    int32_t segments = 0;    // most that the ranks exchange of o_proj or down_proj
+    int32_t segments =
+        0;  // of k: most that ranks exchange for a matrix, at least one for each rank
   };
   // held_bytes and work() of a rank after load(), from the headers of the files.
   struct Plan {
@@ -113,16 +114,16 @@ class Weights {
   // Sources that become one packed matrix.
   struct Group {
     std::vector<Source> sources;
-    kernels::DType dtype = kernels::DType::kBF16;  // unless they are quantized
-    std::vector<QuantizedMatrix> quantized;        // of the sources, if they are
-    std::shared_ptr<PlacedOrder> order;            // likewise
+    // Of the sources, unless they are quantized; without files there are no tensors.
+    kernels::DType dtype = kernels::DType::kBF16;
+    std::vector<const TensorView*> tensors;
+    std::vector<QuantizedMatrix> quantized;  // of the sources, if they are
+    std::shared_ptr<PlacedOrder> order;      // likewise
     int32_t n_out = 0, n_in = 0;
   };
 
   std::vector<Spec> specs();
   Result<std::vector<Group>> groups_of(const Spec& spec);
-  // Null without a file.
-  const TensorView* source_of(const Source& source) const;
   uint64_t packed_bytes(const Group& group) const;
   Status open(const std::string& model_dir);
 
@@ -130,7 +131,8 @@ class Weights {
   Result<kernels::PackedMatrix> matrix(const Group& group);
   Status load_linear(const Spec& spec);
   Status load_vectors(int32_t number, Layer& layer);
-  void pack(const kernels::PackedMatrix& into, int32_t column, const Source& source);
+  void pack(const kernels::PackedMatrix& into, int32_t column, const Source& source,
+            const TensorView& tensor);
   Status pack(const kernels::PackedMatrix& into, int32_t column, const Source& source,
               const QuantizedMatrix& quantized);
   Result<const float*> vector_of(const std::vector<Part>& parts);

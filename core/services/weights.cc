@@ -82,25 +82,14 @@ std::string where_of(const specd_weights& weights, const std::string& name) {
 
 constexpr int64_t kAnySize = -1;
 
-// For errors about a tensor: heads are not dequantized.
-std::string quantized_hint(const specd_weights& weights) {
-  const std::optional<Json>& config = weights.file->config();
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    if (config.has_value() && config->contains(key))
-      return std::string("; its config.json has ") + key +
-             ": quantized weights of a head are not read, use those in F32, F16 or BF16";
-  }
-  return "";
-}
-
 // The tensor with this shape.
 Result<const TensorView*> require(const specd_weights& weights, const std::string& name,
                                   std::span<const int64_t> shape) {
   const Checkpoint& checkpoint = weights.file->checkpoint();
   const auto found = checkpoint.tensors().find(name);
   if (found == checkpoint.tensors().end()) {
-    return Status(Code::kDataLoss, quote(weights.file->path(), 400) + ": tensor " + quote(name) +
-                                       " is missing" + quantized_hint(weights));
+    return Status(Code::kDataLoss,
+                  quote(weights.file->path(), 400) + ": tensor " + quote(name) + " is missing");
   }
   const TensorView& view = *found->second.view;
   const bool fits =
@@ -110,7 +99,7 @@ Result<const TensorView*> require(const specd_weights& weights, const std::strin
     std::string wanted = shape_text(shape);
     if (const size_t at = wanted.find("-1"); at != std::string::npos) wanted.replace(at, 2, "any");
     return Status(Code::kDataLoss, where_of(weights, name) + ": shape " + shape_text(view.shape) +
-                                       ", expected " + wanted + quantized_hint(weights));
+                                       ", expected " + wanted);
   }
   return &view;
 }
@@ -312,8 +301,7 @@ Result<std::shared_ptr<specd_matrix>> WeightService::make_matrix(const specd_wei
     const int64_t shape[] = {names.size() == 1 ? n_out : kAnySize, n_in};
     SPECD_TRY(const TensorView* view, require(weights, name, shape));
     if (const auto dtype = kernel_dtype(view->type); !dtype.ok())
-      return Status(Code::kDataLoss, where_of(weights, name) + ": " + dtype.status().message() +
-                                         quantized_hint(weights));
+      return Status(Code::kDataLoss, where_of(weights, name) + ": " + dtype.status().message());
     if (!parts.empty() && view->type != parts.front()->type) {
       return Status(Code::kDataLoss,
                     where_of(weights, name) + ": is " + tensor_type_name(view->type) + ", " +
@@ -471,7 +459,7 @@ specd_status WeightService::tensor(specd_owner* owner, const specd_weights* weig
   if (!stored.has_value() || (wanted != *stored && wanted != (is_float ? kFloat32 : kInt32))) {
     return refuse(nullptr, SPECD_E_DATA,
                   where_of(*weights, own_name) + ": is " + tensor_type_name(view.value()->type) +
-                      ", which cannot be had as " + text_of(wanted) + quantized_hint(*weights));
+                      ", which cannot be had as " + text_of(wanted));
   }
   const bool on_device = owner->device_type == SPECD_DEV_CUDA;
   const std::string id = (on_device ? "device:" : "host:") +
@@ -587,7 +575,8 @@ specd_status weights_find(const specd_host*, specd_weights* weights, const char*
   if (!dtype.has_value() || view.shape.size() > SPECD_MAX_RANK) {
     return refuse(nullptr, SPECD_E_UNSUPPORTED,
                   where_of(*weights, found->first) + ": " + tensor_type_name(view.type) + " " +
-                      shape_text(view.shape) + " has no form at the plugin boundary");
+                      shape_text(view.shape) +
+                      " has no form at the plugin boundary; expected F32, F16 or BF16");
   }
   *out = view_of(view.data, *dtype, view.shape, false, 0);
   return SPECD_OK;

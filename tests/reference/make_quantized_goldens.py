@@ -176,6 +176,10 @@ def cases():
             family, "pack-quantized", dict(INT8, strategy="group", group_size=16), changes=TIED)
         yield f"ct_int8_groups_asymmetric_{family}", ct_case(
             family, "pack-quantized", dict(INT8, strategy="group", group_size=32, symmetric=False), changes=TIED)
+        yield f"ct_int8_weights_{family}", ct_case(
+            family, "int-quantized", dict(INT8, strategy="channel"), changes=TIED)
+        yield f"ct_int4_channel_{family}", ct_case(
+            family, "pack-quantized", dict(INT4, strategy="channel"), changes=TIED)
         yield f"ct_int4_asymmetric_{family}", ct_case(
             family, "pack-quantized", dict(INT4, strategy="group", group_size=32, symmetric=False), changes=TIED)
         yield f"ct_int4_actorder_{family}", ct_case(

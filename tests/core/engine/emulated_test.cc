@@ -17,11 +17,13 @@
 #include "tests/core/family_models.h"
 #include "tests/core/model/choice_gap.h"
 #include "tests/core/model/safetensors_rig.h"
+#include "tests/core/model_of_eight_heads.h"
 
 namespace specd {
 namespace {
 
 constexpr float kCloseChoice = 5e-3f;
+constexpr float kCloseFast = 0.2f;  // of logits with a spread of several
 
 class Emulated : public EngineTest {
  protected:
@@ -193,12 +195,11 @@ TEST_P(EmulatedQuantized, writes_what_plain_decoding_writes) {
   }
 }
 
-// With blocks of scales, and with one scale for each matrix, whose outputs two ranks share.
+// With blocks of scales, and with one scale for each matrix, whose outputs four ranks share.
 TEST_F(Emulated, float8_on_tensor_cores_writes_nearly_what_the_cpu_writes) {
-  constexpr float kCloseFast = 0.2f;  // of logits with a spread of several
   const std::vector<Request> plain = requests_of_tokens(10);
   for (const auto& [name, n_ranks] : std::vector<std::pair<std::string, int32_t>>{
-           {"fp8_block_llama", 1}, {"fp8_dynamic_qwen3", 2}}) {
+           {"fp8_block_llama", 1}, {"fp8_dynamic_qwen3", 4}}) {
     if (!open_cuda_device(n_ranks - 1, {}).ok()) GTEST_SKIP() << "one device";
     EngineOptions o = options();
     o.model.path = model_folder_ = family_folder(folder_, name, SPECD_TEST_REFERENCE "/quantized/");
@@ -217,37 +218,41 @@ TEST_F(Emulated, float8_on_tensor_cores_writes_nearly_what_the_cpu_writes) {
   }
 }
 
-// A layer that is not quantized has some of its values in 32 bits. Strict: the same bits. Fast: ranks
-// exchange more segments of float32 than of bfloat16.
-TEST_F(Emulated, matrices_of_several_types_write_what_one_type_writes) {
+// With tensor cores, of which ranks exchange one segment each, beside float32, of which they exchange
+// eight.
+TEST_F(Emulated, matrices_of_several_types_write_on_ranks_what_one_device_writes) {
   const std::vector<Request> plain = requests_of_tokens(10);
   EngineOptions o = options();
-  o.model.path = model_folder_ =
-      family_folder(folder_, "fbgemm_fp8_llama", SPECD_TEST_REFERENCE "/quantized/");
+  o.model.path = model_folder_ = model_of_eight_heads(folder_ + "/mixed", 4, 64, 272);
+  std::filesystem::copy(kFamilyModels + "tokenizer.json", o.model.path + "/tokenizer.json");
+  shorten_values(o.model.path + "/model.safetensors");
+  ASSERT_EQ(store_as(o.model.path + "/model.safetensors",
+                     {{"model.layers.0.self_attn.k_proj.weight", "BF16"},
+                      {"model.layers.0.self_attn.o_proj.weight", "BF16"},
+                      {"model.layers.1.mlp.down_proj.weight", "BF16"},
+                      {"lm_head.weight", "F16"}}),
+            4u);
   start(o);
   const std::vector<Outcome> on_cpu = run_all(plain);
   o.devices = {"cuda:0"};
-  start(o);
-  const std::vector<Outcome> of_one_type = run_all(plain);
-  expect_whole(of_one_type, 10);
-  o.model.path = folder_ + "/mixed";
-  std::filesystem::copy(model_folder_, o.model.path);
-  ASSERT_EQ(widen_tensors(o.model.path + "/model.safetensors",
-                          {"model.layers.0.self_attn.k_proj.weight",
-                           "model.layers.0.self_attn.o_proj.weight"}),
-            2);
-  for (const int32_t n_ranks : {1, 2}) {
-    if (!open_cuda_device(n_ranks - 1, {}).ok()) GTEST_SKIP() << "one device";
-    o.tensor_parallel_size = n_ranks;
-    o.numerics = Numerics::kStrict;
+  for (const auto& [numerics, close] :
+       {std::pair{Numerics::kStrict, kCloseChoice}, std::pair{Numerics::kFast, kCloseFast}}) {
+    o.numerics = numerics;
+    o.tensor_parallel_size = 1;
     start(o);
-    expect_identical(run_all(plain), of_one_type, std::to_string(n_ranks) + " ranks");
-    o.numerics = Numerics::kFast;
+    const std::vector<Outcome> on_one = run_all(plain);
+    expect_whole(on_one, 10);
+    if (!open_cuda_device(1, {}).ok()) GTEST_SKIP() << "one device";
+    o.tensor_parallel_size = 2;
     start(o);
-    const std::vector<Outcome> fast = run_all(plain);
-    expect_whole(fast, 10);
-    for (size_t i = 0; i < plain.size(); ++i)
-      expect_near(fast[i].tokens, on_cpu[i].tokens, plain[i], "fast", 0.2f);
+    const std::vector<Outcome> on_two = run_all(plain);
+    for (size_t i = 0; i < plain.size(); ++i) {
+      const std::string what = std::string(numerics == Numerics::kFast ? "fast" : "strict") +
+                               ", prompt " + std::to_string(i);
+      expect_near(on_one[i].tokens, on_cpu[i].tokens, plain[i], what, close);
+      expect_near(on_two[i].tokens, on_cpu[i].tokens, plain[i], what + ", two ranks", close);
+    }
+    if (numerics == Numerics::kStrict) expect_identical(on_two, on_one, "two ranks");
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <semaphore>
@@ -16,6 +18,7 @@
 #include "core/model/checkpoint.h"
 #include "tests/core/engine_rig.h"
 #include "tests/device/fake_cuda.h"
+#include "tests/core/model/safetensors_rig.h"
 #include "tests/core/quantized_zoo.h"
 #include "tests/head_files.h"
 
@@ -362,6 +365,44 @@ INSTANTIATE_TEST_SUITE_P(Formats, QuantizedHeads,
                                                           KvDType::kInt8},
                                          QuantizedSubject{"fp8", "fp8", KvDType::kInt8}),
                          [](const auto& subject) { return subject.param.name; });
+
+// As makers of W8A8 and W4A16 files name tensors, and FP8 as type.
+TEST_F(ZooHeads, that_are_quantized_are_refused_by_that_name) {
+  const std::string head = folder_ + "/head", weights = head + "/model.safetensors";
+  std::filesystem::copy(std::string(SPECD_TEST_ZOO) + "/pico-medusa", head);
+  Json config = parse_json_file(head + "/config.json", 1 << 20).value();
+  config["quantization_config"] = {{"quant_method", "compressed-tensors"}};
+  std::ofstream(head + "/config.json") << config.dump();
+  const auto refused = [&] {
+    EngineOptions o = options("pico-target");
+    o.routes = {route("medusa", plugin("specd.drafter.medusa", {{"weights", head}}), 20)};
+    start(o);
+    return report("medusa").refused.to_string();
+  };
+  EXPECT_EQ(refused(), "OK");
+  const std::string name = "blocks.0.layers.0.weight";
+  change_header(weights, [&](Json& header) { header.at(name)["shape"] = {384 * 384}; });
+  const std::string other_shape = refused();
+  EXPECT_NE(
+      other_shape.find("config.json has quantization_config.quant_method: quantized heads are "
+                       "not read, use this one in F32, F16 or BF16"),
+      std::string::npos)
+      << other_shape;
+  change_tensors(weights, [&](const std::string& each, Json& tensor, std::string& values) {
+    if (each != name) return true;
+    tensor["dtype"] = "F8_E4M3";
+    tensor["shape"] = {384, 384};
+    values.resize(values.size() / 2);
+    return true;
+  });
+  const std::string other_type = refused();
+  EXPECT_NE(other_type.find("tensor '" + name +
+                            "': F8_E4M3 [384, 384] has no form at the plugin "
+                            "boundary; expected F32, F16 or BF16"),
+            std::string::npos)
+      << other_type;
+  EXPECT_EQ(other_type.find("F8_E4M3"), other_type.rfind("F8_E4M3")) << "it is told once";
+}
 
 TEST_F(ZooHeads, stop_drafting_where_their_positions_end_and_go_on_with_the_next_request) {
   EngineOptions o = options("pico-target");

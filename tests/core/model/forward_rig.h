@@ -9,7 +9,9 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/kv/block_table.h"
@@ -25,7 +27,7 @@ inline int32_t argmax(const std::vector<float>& row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-// KiB of anonymous memory that loading a model adds, at its peak.
+// KiB of anonymous memory that loading a model adds, at its peak as another thread sees it.
 inline long allocated_by_loading(const std::string& path) {
   const auto allocated = [] {
     std::ifstream status("/proc/self/status");
@@ -38,8 +40,12 @@ inline long allocated_by_loading(const std::string& path) {
   const auto device = CpuDevice::create("", 1).value();
   const long before = allocated();
   long most = 0;
-  const auto model = Transformer::load(*device, path, config, 1, 1,
-                                       [&](double) { most = std::max(most, allocated()); });
+  std::jthread watch([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) most = std::max(most, allocated());
+  });
+  const auto model = Transformer::load(*device, path, config, 1, 1, {});
+  watch.request_stop();
+  watch.join();
   EXPECT_TRUE(model.ok()) << model.status().message();
   return std::max(most, allocated()) - before;
 }

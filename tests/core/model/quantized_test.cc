@@ -126,9 +126,6 @@ TEST(QuantizedCache, in_fp8_with_the_checkpoints_scales_is_as_recorded) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoints, Quantized, testing::ValuesIn(models()),
-                         [](const auto& model) { return model.param; });
-
 // A copy of a checkpoint, some bytes of which are changed.
 class ChangedCopy {
  public:
@@ -378,6 +375,87 @@ TEST(QuantizedTensors, that_are_missing_cut_or_of_another_shape_or_type_are_refu
     EXPECT_EQ(status.code(), Code::kDataLoss) << each.model << each.message;
     const std::string place = "'" + copy.path() + "', tensor '" + each.message;
     EXPECT_NE(status.message().find(place), std::string::npos) << place << status.message();
+  }
+}
+
+// Each tensor of a matrix missing, then half of it, and each scale 0, NaN and, where no maker writes
+// such, negative; also those of the cache.
+TEST_P(Quantized, tensors_and_scales_that_cannot_be_are_refused) {
+  const std::string model = GetParam(),
+                    layer = model.starts_with("modelopt_fp8_block") ? "0" : "1",  // its last
+      attention = "model.layers." + layer + ".self_attn.", module = attention + "q_proj.";
+  const bool may_be_negative =
+      model.starts_with("awq") || model.starts_with("gptq") || model.starts_with("auto_round") ||
+      model.find("int4") != std::string::npos || model.find("int8_groups") != std::string::npos ||
+      model.find("int8_packed") != std::string::npos;
+  const auto expect_refused = [&](const ChangedCopy& copy, const std::string& words) {
+    const Status status = copy.load();
+    EXPECT_EQ(status.code(), Code::kDataLoss) << words;
+    EXPECT_NE(status.message().find(words), std::string::npos) << words << "\n" << status.message();
+  };
+  int n_seen = 0;
+  const SafetensorsFile file =
+      SafetensorsFile::open(kFolder + model + "/model.safetensors").value();
+  for (const auto& [name, view] : file.tensors()) {
+    const std::string of_tensor = "tensor '" + name + "': ";
+    const bool is_of_cache =
+        name.starts_with(attention) && !name.ends_with("_scale_inv") &&
+        (name.ends_with("k_scale") || name.ends_with("v_scale") || name.ends_with("output_scale"));
+    if (name.starts_with(module) && !name.ends_with(".bias") && !is_of_cache) {
+      ++n_seen;
+      // Without g_idx the order is that of k.
+      if (!name.ends_with(".g_idx") || model.starts_with("gptq_actorder")) {
+        ChangedCopy copy(model);
+        // A file of GPTQ may leave matrices as they are, and then needs `weight`.
+        const bool is_plain = model.starts_with("gptq_overrides") && name.ends_with(".qweight");
+        change_header(copy.path(), [&](Json& header) { rename(header, name, "other"); });
+        expect_refused(copy, "tensor '" + (is_plain ? module + "weight" : name) + "': missing");
+      }
+      if (!view.shape.empty() && view.shape[0] > 1) {
+        ChangedCopy copy(model);
+        change_header(copy.path(), [&](Json& header) { cut(header, name); });
+        expect_refused(copy, of_tensor + "shape [" + std::to_string(view.shape[0] / 2));
+      }
+    } else if (!is_of_cache) {
+      continue;
+    }
+    if (name.find("scale") == std::string::npos) continue;
+    for (const auto& [bits, word] :
+         {std::pair<uint32_t, std::string>{0, "0"}, {0x7fc00000, "nan"}, {0xbf800000, "-1"}}) {
+      if (word == "-1" && may_be_negative) continue;
+      std::string bytes(reinterpret_cast<const char*>(&bits), 4);
+      if (view.type != TensorType::kF32) bytes = bytes.substr(2);
+      if (view.type == TensorType::kF16 && word == "nan") bytes = std::string("\x00\x7e", 2);
+      if (view.type == TensorType::kF16 && word == "-1") bytes = std::string("\x00\xbc", 2);
+      ChangedCopy copy(model);
+      copy.replace(name, 0, bytes);
+      expect_refused(copy, "found " + word);
+      expect_refused(copy, "'" + name + "'");
+    }
+  }
+  EXPECT_GE(n_seen, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, Quantized, testing::ValuesIn(models()),
+                         [](const auto& model) { return model.param; });
+
+// AutoGPTQ writes a group for the inputs of a matrix that has fewer.
+TEST(QuantizedTensors, of_fewer_inputs_than_a_group_have_one_group) {
+  for (const std::string model : {"awq_channel_llama", "ct_int4_channel_llama"}) {
+    ChangedCopy copy(model);
+    const std::vector<float> before = copy.logits(model);
+    const std::string path = copy.folder() + "/config.json";
+    Json config = parse_json_file(path, 1 << 20).value();
+    Json& description = config.at("quantization_config");
+    if (model.starts_with("awq")) {
+      description.at("group_size") = 128;
+    } else {
+      Json& weights = description.at("config_groups").at("group_0").at("weights");
+      weights.at("group_size") = 128;
+      weights.at("strategy") = "group";
+    }
+    std::ofstream(path) << config;
+    EXPECT_TRUE(same_bits(copy.logits(model), before)) << model;
   }
 }
 

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <set>
+#include <map>
 #include <string>
 
 #include "core/base/json.h"
@@ -54,15 +54,32 @@ inline void change_tensors(
   });
 }
 
-// Stores these tensors of BF16 as F32: the same values. Returns how many it found.
-inline int widen_tensors(const std::string& path, const std::set<std::string>& names) {
-  int found = 0;
+// Rounds every F32 to the 8 bits that BF16 and, unless it is tiny, F16 have.
+inline void shorten_values(const std::string& path) {
+  change_tensors(path, [](const std::string&, Json& tensor, std::string& values) {
+    if (tensor["dtype"] != "F32") return true;
+    for (size_t i = 0; i < values.size(); i += 4) values[i] = values[i + 1] = 0;
+    return true;
+  });
+}
+
+// Stores short values of F32 as BF16 or F16. Returns how many tensors it found.
+inline size_t store_as(const std::string& path, const std::map<std::string, std::string>& types) {
+  size_t found = 0;
   change_tensors(path, [&](const std::string& name, Json& tensor, std::string& values) {
-    if (!names.contains(name) || tensor["dtype"] != "BF16") return true;
-    std::string wide;
-    for (size_t i = 0; i < values.size(); i += 2) wide.append(2, '\0').append(values, i, 2);
-    values = wide;
-    tensor["dtype"] = "F32";
+    const auto type = types.find(name);
+    if (type == types.end() || tensor["dtype"] != "F32") return true;
+    std::string narrow;
+    for (size_t i = 0; i < values.size(); i += 4) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, values.data() + i, 4);
+      auto half = static_cast<uint16_t>(bits >> 16);
+      if (type->second == "F16" && bits << 1 != 0)  // 112: between the exponents of both
+        half = static_cast<uint16_t>((half & 0x8000) | (((bits & 0x7fffffff) >> 13) - (112 << 10)));
+      narrow.append(reinterpret_cast<const char*>(&half), 2);
+    }
+    values = narrow;
+    tensor["dtype"] = type->second;
     ++found;
     return true;
   });

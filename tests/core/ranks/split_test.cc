@@ -15,8 +15,8 @@
 #include "tests/core/family_models.h"
 #include "tests/core/model/forward_rig.h"
 #include "tests/core/model/safetensors_rig.h"
+#include "tests/core/model_of_eight_heads.h"
 #include "tests/core/ranks/forwards.h"
-#include "tests/head_files.h"
 
 namespace specd {
 namespace {
@@ -103,51 +103,6 @@ void expect_equal_to_one(const Setting& setting, const std::vector<Count>& count
   }
 }
 
-// A model with eight heads of all kinds of biases and norms, small enough to be written by a test.
-std::string model_of_eight_heads(const std::string& folder, int32_t n_kv_heads) {
-  constexpr int32_t kHidden = 32, kHead = 16, kHeads = 8, kColumns = 72, kVocab = 101, kLayers = 2;
-  HeadFile file;
-  file.add("model.embed_tokens.weight", {kVocab, kHidden}, 1);
-  file.add("lm_head.weight", {kVocab, kHidden});
-  file.add("model.norm.weight", {kHidden}, 0.25f, 1);
-  for (int32_t i = 0; i < kLayers; ++i) {
-    const std::string layer = "model.layers." + std::to_string(i) + ".";
-    file.add(layer + "input_layernorm.weight", {kHidden}, 0.25f, 1);
-    file.add(layer + "post_attention_layernorm.weight", {kHidden}, 0.25f, 1);
-    const auto matrix = [&](const std::string& name, int32_t n_out, int32_t n_in) {
-      file.add(layer + name + ".weight", {n_out, n_in});
-      file.add(layer + name + ".bias", {n_out});
-    };
-    matrix("self_attn.q_proj", kHeads * kHead, kHidden);
-    matrix("self_attn.k_proj", n_kv_heads * kHead, kHidden);
-    matrix("self_attn.v_proj", n_kv_heads * kHead, kHidden);
-    matrix("self_attn.o_proj", kHidden, kHeads * kHead);
-    matrix("mlp.gate_proj", kColumns, kHidden);
-    matrix("mlp.up_proj", kColumns, kHidden);
-    matrix("mlp.down_proj", kHidden, kColumns);
-  }
-  file.write(folder, {{"architectures", {"LlamaForCausalLM"}},
-                      {"model_type", "llama"},
-                      {"hidden_size", kHidden},
-                      {"intermediate_size", kColumns},
-                      {"num_hidden_layers", kLayers},
-                      {"num_attention_heads", kHeads},
-                      {"num_key_value_heads", n_kv_heads},
-                      {"head_dim", kHead},
-                      {"vocab_size", kVocab},
-                      {"max_position_embeddings", 256},
-                      {"rms_norm_eps", 1e-5},
-                      {"rope_theta", 10000.0},
-                      {"hidden_act", "silu"},
-                      {"attention_bias", true},
-                      {"mlp_bias", true},
-                      {"tie_word_embeddings", false},
-                      {"bos_token_id", 1},
-                      {"eos_token_id", 2},
-                      {"torch_dtype", "float32"}});
-  return folder;
-}
-
 class SplitModel : public testing::Test {
  protected:
   void SetUp() override {
@@ -189,25 +144,64 @@ TEST_F(SplitModel, of_codes_has_the_bits_of_one_rank_over_every_kind_of_kv) {
   }
 }
 
-// The same values, some of them in 32 bits: in q, k and v a part, of the matrices whose k is shared one,
-// and one end of the model.
-TEST_F(SplitModel, of_matrices_of_several_types_has_the_bits_of_one_type) {
-  const std::string whole = kFamilyModels + "llama31",
-                    mixed = family_folder(folder_, "llama31") + "/";
-  EXPECT_EQ(widen_tensors(
-                mixed + "model.safetensors",
-                {"model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight",
-                 "model.layers.1.self_attn.o_proj.weight", "model.layers.2.mlp.up_proj.weight",
-                 "model.layers.2.mlp.down_proj.weight", "lm_head.weight"}),
-            6);
-  for (const std::string& isa : available_isas()) {
-    EXPECT_TRUE(all_same_bits(forwards({mixed, isa}, {}).logits, forwards({whole, isa}, {}).logits))
-        << isa;
+// Matrices in F32, and the same values in three types: within q, k and v, and of those whose k is shared.
+TEST_F(SplitModel, of_several_types_has_the_bits_of_one_type) {
+  const std::string whole = model_of_eight_heads(folder_ + "/whole", 4);
+  shorten_values(whole + "/model.safetensors");
+  std::string mixed = folder_ + "/mixed";
+  std::filesystem::copy(whole, mixed);
+  const std::string first = "model.layers.0.", second = "model.layers.1.";
+  EXPECT_EQ(store_as(mixed + "/model.safetensors", {{first + "self_attn.q_proj.weight", "BF16"},
+                                                    {first + "self_attn.k_proj.weight", "F16"},
+                                                    {first + "self_attn.o_proj.weight", "BF16"},
+                                                    {first + "mlp.down_proj.weight", "F16"},
+                                                    {second + "self_attn.v_proj.weight", "F16"},
+                                                    {second + "mlp.gate_proj.weight", "F16"},
+                                                    {second + "mlp.up_proj.weight", "BF16"},
+                                                    {"lm_head.weight", "BF16"}}),
+            8u);
+  const auto expect_same = [&] {
+    for (const std::string& isa : available_isas()) {
+      EXPECT_TRUE(
+          all_same_bits(forwards({mixed, isa}, {}).logits, forwards({whole, isa}, {}).logits))
+          << isa;
+    }
+    expect_equal_to_one({mixed, ""}, {{2}, {4}, {1, 2}, {2, 2}});
+  };
+  expect_same();
+  EXPECT_EQ(store_as(mixed + "/model.safetensors", {{"model.embed_tokens.weight", "F16"}}), 1u);
+  expect_same();
+  const ModelConfig config = load_model_config(mixed).value();
+  const auto device = CpuDevice::create("", 1).value();
+  const std::vector<Found> all = on_ranks({mixed, ""}, 2);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    const Split split{.rank = rank, .n_ranks = 2};
+    EXPECT_EQ(Transformer::plan(*device, mixed, config, 80, 80, split).value().weights,
+              all[static_cast<size_t>(rank)].weight_bytes);
   }
-  expect_equal_to_one({mixed, ""}, {{2}, {4}, {1, 2}, {2, 2}});
-  EXPECT_EQ(widen_tensors(mixed + "model.safetensors", {"model.embed_tokens.weight"}), 1);
-  EXPECT_TRUE(all_same_bits(forwards({mixed, ""}, {}).logits, forwards({whole, ""}, {}).logits));
-  expect_equal_to_one({mixed, ""}, {{4}});
+}
+
+TEST_F(SplitModel, is_cut_where_the_type_of_the_matrices_allows_it_whose_k_is_shared) {
+  const std::string folder = model_of_eight_heads(folder_ + "/model", 4);
+  shorten_values(folder + "/model.safetensors");
+  const ModelConfig config = load_model_config(folder).value();
+  kernels::Ops ops = CpuDevice::create("", 1).value()->ops();
+  ops.split_rule = [](kernels::DType type) {  // as on a GPU
+    return kernels::SplitRule{.grain = type == kernels::DType::kBF16 ? 16 : 1};
+  };
+  const auto grain = [&] { return grain_of(folder, config, ops).value(); };
+  EXPECT_EQ(grain(), 1);
+  for (const std::string name : {"model.embed_tokens", "model.layers.0.mlp.up_proj"}) {
+    EXPECT_EQ(store_as(folder + "/model.safetensors", {{name + ".weight", "BF16"}}), 1u);
+    EXPECT_EQ(grain(), 1) << name;
+  }
+  EXPECT_EQ(
+      store_as(folder + "/model.safetensors", {{"model.layers.1.mlp.down_proj.weight", "BF16"}}),
+      1u);
+  EXPECT_EQ(grain(), 16);
+  // All k of codes are on each rank.
+  const std::string codes = SPECD_TEST_REFERENCE "/quantized/ct_int8_dynamic_llama";
+  EXPECT_EQ(grain_of(codes, load_model_config(codes).value(), ops).value(), 1);
 }
 
 // One kv head for several ranks, and for all; a vocabulary that eight does not divide.

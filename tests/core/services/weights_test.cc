@@ -307,24 +307,6 @@ TEST_F(WeightsTest, what_does_not_fit_is_refused_with_file_tensor_expected_and_f
   EXPECT_EQ(matrix(of, {"q"}, 3, 20, &m).first, SPECD_E_INVALID);
 }
 
-TEST_F(WeightsTest, a_quantized_head_is_refused_by_that_name) {
-  std::ofstream(root_ + "/head/config.json")
-      << R"({"quantization_config": {"quant_method": "fp8"}})";
-  specd_weights* of = opened();
-  specd_matrix* m = nullptr;
-  specd_tensor t{};
-  for (const std::string& text :
-       {matrix(of, {"missing"}, 3, 20, &m).second, matrix(of, {"q"}, 4, 20, &m).second,
-        matrix(of, {"short"}, 2, 20, &m).second,
-        tensor(of, "short", {2, 20}, SPECD_DT_FLOAT, 32, &t).second}) {
-    EXPECT_NE(text.find("; its config.json has quantization_config: quantized weights of a head "
-                        "are not read, use those in F32, F16 or BF16"),
-              std::string::npos)
-        << text;
-  }
-  EXPECT_EQ(matrix(of, {"q"}, 3, 20, &m).first, SPECD_OK) << "what is not quantized is read";
-}
-
 TEST_F(WeightsTest, files_that_cannot_be_used_are_refused_at_the_key_that_names_them) {
   specd_weights* of = nullptr;
   const auto expect = [&](const Json& path, const std::string& words) {

@@ -507,6 +507,7 @@ TEST(QuantizedDaemon, tells_the_words_bits_and_bytes_of_its_weights_and_its_cach
   ASSERT_TRUE(daemon.start()) << daemon.output();
   const std::string models = run_specctl(daemon, "models").second;
   EXPECT_NE(models.find("KiB W4A16 g32, 4.53 bits a weight  "), std::string::npos) << models;
+  EXPECT_NE(models.find(" int8 "), std::string::npos) << models;
   expect(run_specctl(daemon, "memory").second);
   EXPECT_EQ(daemon.stop(), 0) << daemon.output();
 }

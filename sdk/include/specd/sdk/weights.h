@@ -46,7 +46,7 @@ class Weights {
 
   // The error of a file that does not fit, at the key that names it.
   [[noreturn]] void fail(const std::string& text) const {
-    throw Error(SPECD_E_CONFIG, key_ + ": " + text);
+    throw Error(SPECD_E_CONFIG, key_ + ": " + text + quantized_hint());
   }
   // The error of files without `what`, with the names of those tensors that are there.
   [[noreturn]] void fail_without(const std::string& what) const {
@@ -209,6 +209,18 @@ class Weights {
   }
 
  private:
+  // Heads are not dequantized: such a file lacks tensors, or has others.
+  std::string quantized_hint() const {
+    for (const char* key :
+         {"quantization_config.quant_method", "compression_config.quant_method"}) {
+      if (weights_ != nullptr && has_config() && Config(table_->config(host_, weights_)).has(key)) {
+        return std::string("; config.json has ") + key +
+               ": quantized heads are not read, use this one in F32, F16 or BF16";
+      }
+    }
+    return "";
+  }
+
   const specd_host* host_;
   specd_owner* owner_;
   std::string key_;
