@@ -42,9 +42,9 @@ Mutex& report_mutex() {
 }
 
 // Text from a plugin is not trusted to be UTF-8: it ends up in log lines and in messages of a
-// protocol that refuses other bytes. What `out` says already is not repeated.
+// protocol that refuses other bytes. The same text twice in a row is told once.
 void append_clean(std::string& out, std::string_view text, size_t bytes_max) {
-  if (out.find(text) != std::string::npos) return;
+  if (!text.empty() && (out == text || out.ends_with("; " + std::string(text)))) return;
   if (!out.empty() && out.size() < bytes_max) out += "; ";
   for (size_t i = 0; i < text.size() && out.size() < bytes_max;) {
     const Utf8Step step = utf8_step(text, i);

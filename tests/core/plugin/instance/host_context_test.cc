@@ -157,18 +157,30 @@ TEST(Host, reported_text_is_bounded_and_valid_utf8) {
   host->report(host, &call, -1, nullptr, 5);
 }
 
+TEST(Host, a_report_that_is_repeated_is_told_once) {
+  TestServices services;
+  const specd_host* host = make_host(&services);
+  specd_call call;
+  for (const std::string text : {"ab", "ab", "b", "b", "ab"})
+    host->report(host, &call, -1, text.data(), text.size());
+  EXPECT_EQ(call.text, "ab; b; ab");
+}
+
 TEST(Host, reports_of_many_threads_do_not_race) {
   TestServices services;
   const specd_host* host = make_host(&services);
   specd_call call;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 100; ++i) host->report(host, &call, -1, "x", 1);
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 100; ++i) {
+        const std::string text = std::to_string(100 * (t + 1) + i);
+        host->report(host, &call, -1, text.data(), text.size());
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(call.text.size(), 400u + 2 * 399u);
+  EXPECT_EQ(call.text.size(), 3 * 400u + 2 * 399u);
 }
 
 }  // namespace
