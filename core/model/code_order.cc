@@ -54,12 +54,12 @@ uint64_t PlacedOrder::bytes() const {
   return runs_.size() * sizeof(kernels::Run) + source_.size() * sizeof(int32_t);
 }
 
-Status PlacedOrder::place_on(Device& device) {
+Status PlacedOrder::place_on(Device& device, Device& by) {
   if (device.is_host()) return Status();
   SPECD_TRY(device_runs_, device.allocate(runs_.size() * sizeof(kernels::Run), "order of codes"));
   SPECD_TRY(device_source_, device.allocate(source_.size() * sizeof(int32_t), "order of codes"));
-  device.copy_in(device_runs_.data(), runs_.data(), device_runs_.bytes());
-  device.copy_in(device_source_.data(), source_.data(), device_source_.bytes());
+  by.copy_in(device_runs_.data(), runs_.data(), device_runs_.bytes());
+  by.copy_in(device_source_.data(), source_.data(), device_source_.bytes());
   order_.runs = device_runs_.as<kernels::Run>();
   order_.source = device_source_.as<int32_t>();
   return Status();

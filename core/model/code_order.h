@@ -31,8 +31,8 @@ class PlacedOrder {
   PlacedOrder(const PlacedOrder&) = delete;
   PlacedOrder& operator=(const PlacedOrder&) = delete;
 
-  // Gives it memory on a device, which must outlive it.
-  Status place_on(Device& device);
+  // Gives it memory on a device, which must outlive it. `by`: whose stream copies, of the same device.
+  Status place_on(Device& device, Device& by);
 
   // In host memory before place_on().
   const kernels::CodeOrder& order() const { return order_; }

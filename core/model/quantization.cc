@@ -161,9 +161,12 @@ Status fill_modules(const Json& config, const std::string& model_dir, Quantizati
   return Status();
 }
 
-Status read_method(Found& found, QuantizationRules& out) {
+Result<std::shared_ptr<const QuantizationRules>> read_method(Found& found) {
   for (const auto& [name, read] : kReaders) {
-    if (found.method == name) return read(found.source, out);
+    if (found.method != name) continue;
+    auto rules = std::make_shared<QuantizationRules>();
+    SPECD_OK_OR_RETURN(read(found.source, *rules));
+    return std::shared_ptr<const QuantizationRules>(std::move(rules));
   }
   const char* why = "this word is unknown";
   for (const Method& refused : kRefused) {
@@ -182,9 +185,18 @@ Result<Quantization> Quantization::read(const Json& config, const std::string& m
   SPECD_TRY(std::optional<Found> found, find_description(config, model_dir));
   if (!found.has_value()) return made;
   SPECD_OK_OR_RETURN(fill_modules(config, model_dir, found->source));
-  auto rules = std::make_shared<QuantizationRules>();
-  SPECD_OK_OR_RETURN(read_method(*found, *rules));
-  made.rules_ = std::move(rules);
+  SPECD_TRY(made.rules_, read_method(*found));
+  return made;
+}
+
+Result<Quantization> Quantization::read(const Json& config, const std::string& folder,
+                                        std::vector<std::string> modules) {
+  Quantization made;
+  SPECD_TRY(std::optional<Found> found, find_description(config, folder));
+  if (!found.has_value()) return made;
+  found->source.n_layers = kDescribedLayersMax;  // names of layers say nothing about others' files
+  found->source.modules = std::move(modules);
+  SPECD_TRY(made.rules_, read_method(*found));
   return made;
 }
 

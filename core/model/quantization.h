@@ -70,6 +70,9 @@ class Quantization {
   // `config`: the parsed config.json of `model_dir`, which read_model_config() accepts. A checkpoint without any
   // of it gives an empty one.
   static Result<Quantization> read(const Json& config, const std::string& model_dir);
+  // Of other weights than a model's: `modules` are those that may be quantized.
+  static Result<Quantization> read(const Json& config, const std::string& folder,
+                                   std::vector<std::string> modules);
 
   // Of a module such as "model.layers.0.self_attn.q_proj" or "lm_head"; null: not quantized. The pointer is
   // valid while this is or a copy of it. Embeddings and norms are never quantized, nor is an lm_head that is

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
+#include <tuple>
 
 #include "core/base/quote.h"
 #include "core/base/to_size.h"
@@ -254,6 +256,7 @@ Result<QuantizedMatrix> QuantizedMatrix::open(
     }
     if (m.kind_.x_bits == 8) m.kind_.x_scale = value;
   }
+  m.on_tensor_ = nullptr;  // what it captured may be gone before m is
   return m;
 }
 
@@ -347,6 +350,58 @@ Status QuantizedMatrix::read(int32_t begin, int32_t n, uint8_t* codes, float* sc
     }
   }
   return Status();
+}
+
+// Rows are decoded a few at a time: all of a matrix would take as much memory again.
+Status QuantizedMatrix::pack(Device& device, int32_t begin, int32_t n, int32_t k,
+                             const kernels::PackedMatrix& into, int32_t column) const {
+  constexpr int32_t kRows = 256;
+  const size_t n_groups = to_size(into.order->n_groups);
+  std::vector<uint8_t> codes(kRows * to_size(n_in_)), zeros(kRows * n_groups);
+  std::vector<float> scales(kRows * n_groups);
+  for (int32_t done = 0; done < n; done += kRows) {
+    const int32_t rows = std::min(kRows, n - done);
+    SPECD_OK_OR_RETURN(read(begin + done, rows, codes.data(), scales.data(), zeros.data()));
+    device.ops().pack(device.stream(), {.packed = into,
+                                        .source = codes.data() + k,
+                                        .source_stride = n_in_,
+                                        .n_rows = rows,
+                                        .column_begin = column + done,
+                                        .scale = scales.data(),
+                                        .zero = zeros.data()});
+  }
+  return Status();
+}
+
+Result<std::pair<int32_t, int32_t>> QuantizedMatrix::shape_of(const Checkpoint& checkpoint,
+                                                              const std::string& module,
+                                                              const MatrixFormat& format) {
+  const bool is_packed = format.layout == Layout::kPacked,
+             is_qweight = format.layout == Layout::kGptq || format.layout == Layout::kAwq;
+  const std::string name = module + (is_packed    ? ".weight_packed"
+                                     : is_qweight ? ".qweight"
+                                                  : ".weight");
+  const auto found = checkpoint.tensors().find(name);
+  if (found == checkpoint.tensors().end()) {
+    return Status(Code::kDataLoss,
+                  checkpoint.place_of_missing(name) + ": missing; expected by " + format.place);
+  }
+  const std::vector<int64_t>& shape = found->second.view->shape;
+  const auto wrong = [&](const std::string& expected) {
+    return Status(Code::kDataLoss, quote(checkpoint.path_of(name), 400) + ", tensor " +
+                                       quote(name) + ": shape " + shape_text(shape) +
+                                       ", expected " + expected);
+  };
+  if (shape.size() != 2) return wrong("two dimensions");
+  const int64_t rows = shape[0], columns = shape[1], of_word = 32 / format.bits;
+  int64_t n_out = rows, n_in = columns;
+  if (is_packed) n_in = columns * of_word;
+  if (format.layout == Layout::kGptq) std::tie(n_out, n_in) = std::pair(columns, rows * of_word);
+  if (format.layout == Layout::kAwq) std::tie(n_out, n_in) = std::pair(columns * of_word, rows);
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (n_out < 1 || n_in < 1 || n_out > kMax || n_in > kMax)
+    return wrong("1 to 2^31 - 1 outputs and inputs");
+  return std::pair(static_cast<int32_t>(n_out), static_cast<int32_t>(n_in));
 }
 
 }  // namespace specd

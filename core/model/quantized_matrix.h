@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
@@ -26,13 +27,23 @@ class QuantizedMatrix {
                                       int32_t n_out, int32_t n_in, const MatrixFormat& format,
                                       const std::function<void(const std::string&)>& on_tensor);
 
+  // Outputs and inputs of a module, as the shape of its codes says. kDataLoss without such a tensor.
+  static Result<std::pair<int32_t, int32_t>> shape_of(const Checkpoint& checkpoint,
+                                                      const std::string& module,
+                                                      const MatrixFormat& format);
+
   // What decides the order of its k.
   const CodeKind& kind() const { return kind_; }
+  int32_t n_out() const { return n_out_; }
   int32_t n_in() const { return n_in_; }
 
   // Rows [begin, begin + n): codes [n, n_in], scale and zero [n, n_groups], zero only if has_zeros.
   // kDataLoss for a scale that is zero, not finite or, where no maker writes such, negative, and for a NaN.
   Status read(int32_t begin, int32_t n, uint8_t* codes, float* scale, uint8_t* zero) const;
+  // Packs rows [begin, begin + n), of which `into` has the k from `k` on, as its columns from `column` on.
+  // REQUIRES that its order is of this kind.
+  Status pack(Device& device, int32_t begin, int32_t n, int32_t k,
+              const kernels::PackedMatrix& into, int32_t column) const;
 
  private:
   QuantizedMatrix() = default;

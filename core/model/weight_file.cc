@@ -2,8 +2,10 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -78,8 +80,50 @@ Result<std::shared_ptr<const WeightFile>> WeightFile::open(const std::string& pa
       return Status(Code::kDataLoss, quote(made->config_path_, 400) + ": expected an object");
     }
   }
+  SPECD_OK_OR_RETURN(made->find_coded(folder.string()));
   made->identity_ = made->identity();
   return std::shared_ptr<const WeightFile>(std::move(made));
+}
+
+Status WeightFile::find_coded(const std::string& folder) {
+  const Checkpoint::Tensors& tensors = checkpoint_.tensors();
+  std::vector<std::string> modules;
+  bool has_codes = false;
+  for (const auto& [name, entry] : tensors) {
+    const std::string_view end = std::string_view(name).substr(name.rfind('.') + 1);
+    const bool is_weight = end == "weight" && entry.view->shape.size() == 2,
+               is_packed = end == "weight_packed" || end == "qweight";
+    if (!is_weight && !is_packed) continue;
+    has_codes |= is_packed || !kernel_dtype(entry.view->type).ok();
+    modules.push_back(name.substr(0, name.size() - end.size() - 1));
+  }
+  std::set<std::string, std::less<>> parts;
+  if (has_codes) {
+    SPECD_TRY(const Quantization quantization,
+              Quantization::read(config_.value_or(Json::object()), folder, modules));
+    for (const std::string& module : modules) {
+      const MatrixFormat* format = quantization.of(module);
+      const auto plain = tensors.find(module + ".weight");
+      if (format == nullptr ||
+          (plain != tensors.end() && kernel_dtype(plain->second.view->type).ok()))
+        continue;
+      SPECD_TRY(const auto shape, QuantizedMatrix::shape_of(checkpoint_, module, *format));
+      uint64_t bytes = 0;
+      SPECD_TRY(QuantizedMatrix matrix,
+                QuantizedMatrix::open(checkpoint_, module, shape.first, shape.second, *format,
+                                      [&](const std::string& name) {
+                                        parts.insert(name);
+                                        bytes += checkpoint_.at(name).bytes;
+                                      }));
+      coded_.emplace(module + ".weight", Coded{std::move(matrix), bytes});
+    }
+  }
+  for (const auto& [name, entry] : tensors) {
+    if (!parts.contains(name)) names_.push_back(name);
+  }
+  for (const auto& [name, matrix] : coded_) names_.push_back(name);
+  std::ranges::sort(names_);
+  return Status();
 }
 
 // Of every file, and of those that would be read instead if they came to be.
@@ -98,6 +142,8 @@ std::string WeightFile::identity() const {
   add(path_ + kSingleFile);
   add(path_ + kIndexFile);
   add(config_path_);
+  for (const char* name : kQuantizationFiles)
+    add((fs::path(config_path_).parent_path() / name).string());
   for (const SafetensorsFile& file : checkpoint_.files()) add(file.path());
   return identity;
 }

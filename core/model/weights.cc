@@ -89,7 +89,7 @@ Result<std::vector<Weights::Group>> Weights::groups_of(const Spec& spec) {
       std::shared_ptr<PlacedOrder>& shared = orders_[kind];
       if (shared == nullptr) {
         shared = std::make_shared<PlacedOrder>(kind);
-        SPECD_OK_OR_RETURN(shared->place_on(device_));
+        SPECD_OK_OR_RETURN(shared->place_on(device_, device_));
         if (!device_.is_host()) held_bytes += shared->bytes();
       }
       order = shared;
@@ -195,28 +195,6 @@ void Weights::pack(const PackedMatrix& into, int32_t column, const Source& sourc
                       .column_begin = column});
 }
 
-// Rows are decoded a few at a time: all of a matrix would take as much memory again.
-Status Weights::pack(const PackedMatrix& into, int32_t column, const Source& source,
-                     const QuantizedMatrix& quantized) {
-  constexpr int32_t kRows = 256;
-  const size_t n_groups = to_size(into.order->n_groups);
-  std::vector<uint8_t> codes(kRows * to_size(source.n_in)), zeros(kRows * n_groups);
-  std::vector<float> scales(kRows * n_groups);
-  for (int32_t done = 0; done < source.rows.n; done += kRows) {
-    const int32_t n = std::min(kRows, source.rows.n - done);
-    SPECD_OK_OR_RETURN(
-        quantized.read(source.rows.begin + done, n, codes.data(), scales.data(), zeros.data()));
-    device_.ops().pack(device_.stream(), {.packed = into,
-                                          .source = codes.data() + source.k.begin,
-                                          .source_stride = source.n_in,
-                                          .n_rows = n,
-                                          .column_begin = column + done,
-                                          .scale = scales.data(),
-                                          .zero = zeros.data()});
-  }
-  return Status();
-}
-
 Status Weights::load_linear(const Spec& spec) {
   SPECD_TRY(const std::vector<Group> groups, groups_of(spec));
   int32_t column = 0;
@@ -229,7 +207,8 @@ Status Weights::load_linear(const Spec& spec) {
       if (group.order == nullptr) {
         pack(packed, within, source, *group.tensors[i]);
       } else {
-        SPECD_OK_OR_RETURN(pack(packed, within, source, group.quantized[i]));
+        SPECD_OK_OR_RETURN(group.quantized[i].pack(device_, source.rows.begin, source.rows.n,
+                                                   source.k.begin, packed, within));
       }
       within += source.rows.n;
     }

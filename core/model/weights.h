@@ -133,8 +133,6 @@ class Weights {
   Status load_vectors(int32_t number, Layer& layer);
   void pack(const kernels::PackedMatrix& into, int32_t column, const Source& source,
             const TensorView& tensor);
-  Status pack(const kernels::PackedMatrix& into, int32_t column, const Source& source,
-              const QuantizedMatrix& quantized);
   Result<const float*> vector_of(const std::vector<Part>& parts);
   Status load_embedding();
 

@@ -65,7 +65,7 @@ std::optional<Dtype> dtype_of(TensorType type) {
 }
 
 std::string text_of(Dtype dtype) {
-  const char* kinds[] = {"int", "uint", "float", "", "bfloat", "", "bool"};
+  const char* kinds[] = {"int", "uint", "float", "opaque", "bfloat", "", "bool"};
   return (dtype.code < 7 ? kinds[dtype.code] : "?") + std::to_string(dtype.bits);
 }
 
@@ -77,7 +77,9 @@ specd_tensor view_of(const void* data, Dtype dtype, std::span<const int64_t> sha
 }
 
 std::string where_of(const specd_weights& weights, const std::string& name) {
-  return quote(weights.file->checkpoint().path_of(name), 400) + ", tensor " + quote(name);
+  const Checkpoint& files = weights.file->checkpoint();
+  return quote(files.tensors().contains(name) ? files.path_of(name) : weights.file->path(), 400) +
+         ", tensor " + quote(name);
 }
 
 constexpr int64_t kAnySize = -1;
@@ -87,6 +89,9 @@ Result<const TensorView*> require(const specd_weights& weights, const std::strin
                                   std::span<const int64_t> shape) {
   const Checkpoint& checkpoint = weights.file->checkpoint();
   const auto found = checkpoint.tensors().find(name);
+  if (weights.file->coded().contains(name))
+    return Status(Code::kDataLoss, where_of(weights, name) +
+                                       ": is quantized, expected float32, float16 or bfloat16");
   if (found == checkpoint.tensors().end()) {
     return Status(Code::kDataLoss,
                   quote(weights.file->path(), 400) + ": tensor " + quote(name) + " is missing");
@@ -282,6 +287,32 @@ specd_status WeightService::open(specd_owner* owner, const specd_config* config,
 
 namespace {
 
+Status wrong_sum(const specd_weights& weights, std::span<const std::string> names, int64_t rows,
+                 int64_t expected) {
+  return Status(Code::kDataLoss, where_of(weights, names.back()) + ": it and the " +
+                                     std::to_string(names.size() - 1) + " before it have " +
+                                     std::to_string(rows) + " rows together, expected " +
+                                     std::to_string(expected));
+}
+
+// What matrix() charges, 0 when a tensor is missing: the bytes of all tensors of its parts.
+uint64_t stored_bytes(const specd_weights& weights, std::span<const std::string> names,
+                      int64_t n_out, int64_t n_in) {
+  const Checkpoint::Tensors& all = weights.file->checkpoint().tensors();
+  if (!weights.file->coded().contains(names.front())) {
+    const auto first = all.find(names.front());
+    return first == all.end()
+               ? 0
+               : to_size(n_out) * to_size(n_in) * tensor_type_bytes(first->second.view->type);
+  }
+  uint64_t bytes = 0;
+  for (const std::string& name : names) {
+    const auto found = weights.file->coded().find(name);
+    if (found != weights.file->coded().end()) bytes += found->second.bytes;
+  }
+  return bytes;
+}
+
 // A stream of the device for one copy, whose failure concerns no other.
 Result<std::unique_ptr<Device>> open_loader(Device& of) {
   Result<std::unique_ptr<Device>> loader = of.open_beside();
@@ -295,6 +326,8 @@ Result<std::shared_ptr<specd_matrix>> WeightService::make_matrix(const specd_wei
                                                                  std::span<const std::string> names,
                                                                  int64_t n_out, int64_t n_in,
                                                                  bool on_device) {
+  if (weights.file->coded().contains(names.front()))
+    return make_coded_matrix(weights, names, n_out, n_in, on_device);
   std::vector<const TensorView*> parts;
   int64_t rows = 0;
   for (const std::string& name : names) {
@@ -311,12 +344,7 @@ Result<std::shared_ptr<specd_matrix>> WeightService::make_matrix(const specd_wei
     rows += view->shape[0];
     parts.push_back(view);
   }
-  if (rows != n_out) {
-    return Status(Code::kDataLoss, where_of(weights, names.back()) + ": it and the " +
-                                       std::to_string(names.size() - 1) + " before it have " +
-                                       std::to_string(rows) + " rows together, expected " +
-                                       std::to_string(n_out));
-  }
+  if (rows != n_out) return wrong_sum(weights, names, rows, n_out);
   Device& where = place(on_device);
   SPECD_TRY(const std::unique_ptr<Device> by, open_loader(where));
   const kernels::DType dtype = kernel_dtype(parts.front()->type).value();
@@ -337,6 +365,52 @@ Result<std::shared_ptr<specd_matrix>> WeightService::make_matrix(const specd_wei
         by->stream(),
         {.packed = made->packed, .source = part->data, .n_rows = n_rows, .column_begin = column});
     column += n_rows;
+  }
+  SPECD_OK_OR_RETURN(by->synchronize());
+  return made;
+}
+
+Result<std::shared_ptr<specd_matrix>> WeightService::make_coded_matrix(
+    const specd_weights& weights, std::span<const std::string> names, int64_t n_out, int64_t n_in,
+    bool on_device) {
+  std::vector<const QuantizedMatrix*> parts;
+  int64_t rows = 0;
+  const auto wrong = [&](const std::string& name, const std::string& why) {
+    return Status(Code::kDataLoss, where_of(weights, name) + ": " + why);
+  };
+  for (const std::string& name : names) {
+    const auto found = weights.file->coded().find(name);
+    if (found == weights.file->coded().end())
+      return wrong(name, "missing or not quantized, " + quote(names.front()) +
+                             " is; expected one type for all parts of a matrix");
+    const QuantizedMatrix& part = found->second.matrix;
+    if (part.n_in() != n_in || (names.size() == 1 && part.n_out() != n_out)) {
+      const int64_t found_shape[] = {part.n_out(), part.n_in()}, wanted[] = {n_out, n_in};
+      return wrong(name, "shape " + shape_text(found_shape) + ", expected " + shape_text(wanted));
+    }
+    if (!parts.empty() && part.kind() != parts.front()->kind())
+      return wrong(name, "is quantized in another way than " + quote(names.front()) +
+                             "; expected one type for all parts of a matrix");
+    rows += part.n_out();
+    parts.push_back(&part);
+  }
+  if (rows != n_out) return wrong_sum(weights, names, rows, n_out);
+  Device& where = place(on_device);
+  SPECD_TRY(const std::unique_ptr<Device> by, open_loader(where));
+  auto made = std::make_shared<specd_matrix>();
+  made->order = std::make_shared<PlacedOrder>(parts.front()->kind());
+  SPECD_OK_OR_RETURN(made->order->place_on(where, *by));
+  made->packed = {.n_out = static_cast<int32_t>(n_out), .n_in = static_cast<int32_t>(n_in)};
+  made->packed.order = &made->order->order();
+  SPECD_TRY(made->memory,
+            where.allocate(by->ops().packed_code_bytes(made->order->order(), made->packed.n_out),
+                           "weights of a plugin"));
+  made->packed.data = made->memory.data();
+  made->on_device = on_device;
+  int32_t column = 0;
+  for (const QuantizedMatrix* part : parts) {
+    SPECD_OK_OR_RETURN(part->pack(*by, 0, part->n_out(), 0, made->packed, column));
+    column += part->n_out();
   }
   SPECD_OK_OR_RETURN(by->synchronize());
   return made;
@@ -384,11 +458,7 @@ specd_status WeightService::matrix(specd_owner* owner, const specd_weights* weig
       return SPECD_OK;
     }
   }
-  const Checkpoint::Tensors& all = weights->file->checkpoint().tensors();
-  const auto first = all.find(own_names.front());
-  const uint64_t element_bytes =
-      first == all.end() ? 0 : tensor_type_bytes(first->second.view->type);
-  Charge charge(*owner, to_size(n_out) * to_size(n_in) * element_bytes, "weights.matrix");
+  Charge charge(*owner, stored_bytes(*weights, own_names, n_out, n_in), "weights.matrix");
   if (!charge.is_paid()) return refuse(nullptr, SPECD_E_EXHAUSTED, charge.why());
   const Result<std::shared_ptr<specd_matrix>> made = matrices_.get(
       id, [](const specd_matrix&) { return true; },
@@ -561,22 +631,34 @@ specd_status weights_find(const specd_host*, specd_weights* weights, const char*
                           uint32_t number, const char** out_name, specd_tensor* out) {
   if (weights == nullptr || out == nullptr)
     return refuse(nullptr, SPECD_E_INVALID, "weights.find: an argument is null");
-  const Checkpoint::Tensors& all = weights->file->checkpoint().tensors();
-  auto found = all.end();
+  const std::vector<std::string>& names = weights->file->names();
+  auto found = names.end();
   if (name != nullptr) {
-    found = all.find(std::string_view(name, strnlen(name, kTensorNameBytesMax)));
-  } else if (number < all.size()) {
-    found = std::next(all.begin(), number);
+    const std::string_view wanted(name, strnlen(name, kTensorNameBytesMax));
+    found = std::ranges::lower_bound(names, wanted);
+    if (found != names.end() && *found != wanted) found = names.end();
+  } else if (number < names.size()) {
+    found = names.begin() + number;
   }
-  if (found == all.end()) return SPECD_E_PRECONDITION;
-  if (out_name != nullptr) *out_name = found->first.c_str();
-  const TensorView& view = *found->second.view;
+  if (found == names.end()) return SPECD_E_PRECONDITION;
+  if (out_name != nullptr) *out_name = found->c_str();
+  if (const auto coded = weights->file->coded().find(*found);
+      coded != weights->file->coded().end()) {
+    const QuantizedMatrix& matrix = coded->second.matrix;
+    const int64_t shape[] = {matrix.n_out(), matrix.n_in()};
+    const Dtype dtype{SPECD_DT_OPAQUE, static_cast<uint8_t>(matrix.kind().bits)};
+    *out = view_of(nullptr, dtype, shape, false, 0);
+    out->byte_capacity = coded->second.bytes;
+    return SPECD_OK;
+  }
+  const TensorView& view = weights->file->checkpoint().at(*found);
   const std::optional<Dtype> dtype = dtype_of(view.type);
   if (!dtype.has_value() || view.shape.size() > SPECD_MAX_RANK) {
     return refuse(nullptr, SPECD_E_UNSUPPORTED,
-                  where_of(*weights, found->first) + ": " + tensor_type_name(view.type) + " " +
+                  where_of(*weights, *found) + ": " + tensor_type_name(view.type) + " " +
                       shape_text(view.shape) +
-                      " has no form at the plugin boundary; expected F32, F16 or BF16");
+                      " has no form at the plugin boundary; expected F32, F16 or BF16, or a "
+                      "config.json that says how it is quantized");
   }
   *out = view_of(view.data, *dtype, view.shape, false, 0);
   return SPECD_OK;

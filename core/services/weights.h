@@ -42,9 +42,10 @@ struct SharedHead {
 // A matrix where an instance works. Shared by all owners that asked for it.
 struct specd_matrix {
   specd::kernels::PackedMatrix packed;
-  specd::SharedHead* shared = nullptr;  // then `packed` has no data
-  bool on_device = false;               // of the models, if that is not the host
-  specd::Buffer memory;                 // empty when it is the target's
+  specd::SharedHead* shared = nullptr;        // then `packed` has no data
+  bool on_device = false;                     // of the models, if that is not the host
+  std::shared_ptr<specd::PlacedOrder> order;  // of codes; null when it is the target's
+  specd::Buffer memory;                       // empty when it is the target's
 };
 
 namespace specd {
@@ -123,6 +124,10 @@ class WeightService final {
   Result<std::shared_ptr<specd_matrix>> make_matrix(const specd_weights& weights,
                                                     std::span<const std::string> names,
                                                     int64_t n_out, int64_t n_in, bool on_device);
+  Result<std::shared_ptr<specd_matrix>> make_coded_matrix(const specd_weights& weights,
+                                                          std::span<const std::string> names,
+                                                          int64_t n_out, int64_t n_in,
+                                                          bool on_device);
   Result<std::shared_ptr<Buffer>> make_tensor(const specd_weights& weights, const std::string& name,
                                               uint8_t code, uint8_t bits, bool on_device);
   Result<std::shared_ptr<Buffer>> copy_of(const void* source, uint64_t bytes, Device& where);

@@ -461,6 +461,19 @@ class Folder(Folders):
                          ["lm_head.weight_scale", "model.layers.0.self_attn.q_proj.weight_scale",
                           "model.layers.1.self_attn.q_proj.weight_scale"])
 
+    def test_modules_of_a_head(self):
+        matrix = ("BF16", [16, 16], bytes(512))
+        self.write("model.safetensors", safetensors({
+            "fc.weight": matrix, "midlayer.mlp.up_proj.weight": matrix, "embed_tokens.weight": matrix,
+            "norm.weight": ("BF16", [16], bytes(32))}))
+        found = self.quantized("--format", "w8a8", "--modules", "re:.*", "--ignore", "fc")
+        self.assertEqual([name for name in found if name.endswith("_scale")], ["midlayer.mlp.up_proj.weight_scale"])
+        self.assertEqual(self.config()["quantization_config"]["ignore"], ["lm_head", "fc"])
+        self.again()
+        self.assertIn("fc.weight_scale", self.quantized("--format", "fp8", "--modules", "fc"))
+        self.again()
+        self.refused("--modules: found 'fd', expected a module", "--format", "w8a8", "--modules", "fc", "fd")
+
     def test_tied_embeddings(self):
         tensors = model()
         del tensors["lm_head.weight"]

@@ -8,16 +8,19 @@
   --zeros         w4a16: a zero point beside every scale (asymmetric)
   --ignore NAME   leave these modules as they are, default lm_head: "model.layers.0.mlp.down_proj"
                   or "re:PATTERN" for names that begin so; several may follow
+  --modules NAME  quantize these, named likewise, instead of the decoder's layers: for the heads of
+                  EAGLE, Medusa and others, such as --modules 're:.*'
 
 MODEL is a folder as Hugging Face lays it out: config.json, and model.safetensors or shards with
 model.safetensors.index.json, in BF16, F16 or F32. OUT must not exist or be empty; it appears when
 all of it is written. It gets the quantized weights in files of the same names, config.json with
 quantization_config, and a copy of the other files, except weights in other formats.
 
-Quantized are the matrices of the decoder's layers, "....layers.N.MODULE.weight", and lm_head if
---ignore does not name it. Embeddings, norms and biases stay, and so does every other matrix, which
-is then listed as ignored. The formats are compressed-tensors' int-quantized, pack-quantized and
-float-quantized, with inputs rounded per token in w8a8 and fp8; with --block it is quant_method fp8.
+Quantized are the matrices of the decoder's layers, "....layers.N.MODULE.weight", and lm_head, or
+those that --modules names, unless --ignore names them. Embeddings, norms and biases stay, and so does
+every other matrix, which is then listed as ignored. The formats are compressed-tensors' int-quantized,
+pack-quantized and float-quantized, with inputs rounded per token in w8a8 and fp8; with --block it is
+quant_method fp8.
 
 How values are rounded, w to q * scale:
 - 8 bits: the largest |w| that shares a scale becomes the largest code, 127 or 448. With so many codes
@@ -368,9 +371,10 @@ def module_of(name):
 class Selection:
     """Which tensors are quantized, and the modules that are listed as ignored."""
 
-    def __init__(self, files, names, scheme, folder):
-        self.scheme, self.names = scheme, names
+    def __init__(self, files, names, modules, scheme, folder):
+        self.scheme, self.names, self.modules = scheme, names, modules
         self.unused = set(names) - {"lm_head"}  # which a model with tied embeddings does not have
+        self.missing = set(modules or ())
         self.quantized, self.ignored = {}, []
         all_names = {name for tensors in files.values() for name in tensors}
         for file, tensors in files.items():
@@ -385,28 +389,35 @@ class Selection:
                                    "none of this name: quantizing adds it")
         for name in sorted(self.unused):
             refuse("--ignore", quote(name), "a module of the model whose weight is a matrix")
+        for name in sorted(self.missing):
+            refuse("--modules", quote(name), "a module of the model whose weight is a matrix")
         if not self.quantized:
             refuse(quote(folder, 400), "no matrix to quantize",
-                   "some called ....layers.N.MODULE.weight that --ignore does not name")
+                   "some called ....layers.N.MODULE.weight, or --modules, that --ignore does not name")
         if "lm_head.weight" not in all_names and "lm_head" not in self.ignored:
             self.ignored.insert(0, "lm_head")  # tied embeddings
         if "lm_head" in self.quantized.values() and isinstance(scheme, Blocks):
             refuse("--ignore", "no lm_head", "it with --block: readers of this format leave lm_head as it is")
 
-    def is_named(self, module):
+    @staticmethod
+    def is_named(module, names, unused):
         found = False
-        for name in self.names:
+        for name in names:
             if re.match(name[3:], module) if name.startswith("re:") else name == module:
-                self.unused.discard(name)
+                unused.discard(name)
                 found = True
         return found
 
     def is_wanted(self, name, module, tensor, where):
         if len(tensor.shape) < 2:
             return False
-        is_layer = IN_LAYER.fullmatch(module) or module == "lm_head"
-        if not is_layer or self.is_named(module):
-            if "embed" not in module.rpartition(".")[2]:
+        is_embedding = "embed" in module.rpartition(".")[2]
+        if self.modules is None:
+            is_chosen = IN_LAYER.fullmatch(module) or module == "lm_head"
+        else:
+            is_chosen = self.is_named(module, self.modules, self.missing) and not is_embedding
+        if not is_chosen or self.is_named(module, self.names, self.unused):
+            if not is_embedding:
                 self.ignored.append(module)
             return False
         if len(tensor.shape) != 2 or not name.endswith(".weight"):
@@ -545,22 +556,23 @@ def scheme_of(options):
     return Channels(options.format == "fp8")
 
 
-def check_names(names):
+def check_names(option, names):
     for name in names:
         if name.startswith("re:"):
             try:
                 re.compile(name[3:])
             except re.error as error:
-                refuse("--ignore", quote(name), f"a regular expression ({error})")
+                refuse(option, quote(name), f"a regular expression ({error})")
     return names
 
 
 def run(options):
     scheme, folder = scheme_of(options), options.model
-    names = check_names(options.ignore)
+    names = check_names("--ignore", options.ignore)
+    modules = None if options.modules is None else check_names("--modules", options.modules)
     config = read_config(folder)
     files = read_folder(folder)
-    selection = Selection(files, names, scheme, folder)
+    selection = Selection(files, names, modules, scheme, folder)
     total, weight_map = 0, {}
     with folder_when_complete(options.out) as folder_out:
         for file, tensors in files.items():
@@ -581,7 +593,8 @@ def run(options):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="quantize.py MODEL OUT --format w8a8|w4a16|fp8 [--group N] [--zeros] [--block N] [--ignore NAME ...]")
+        usage="quantize.py MODEL OUT --format w8a8|w4a16|fp8 [--group N] [--zeros] [--block N] [--ignore NAME ...] "
+        "[--modules NAME ...]")
     parser.add_argument("model", help=argparse.SUPPRESS)
     parser.add_argument("out", help=argparse.SUPPRESS)
     parser.add_argument("--format", choices=["w8a8", "w4a16", "fp8"], required=True, help=argparse.SUPPRESS)
@@ -589,6 +602,7 @@ def main():
     parser.add_argument("--zeros", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--block", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--ignore", nargs="*", default=["lm_head"], help=argparse.SUPPRESS)
+    parser.add_argument("--modules", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
         run(options)

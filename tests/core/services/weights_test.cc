@@ -15,13 +15,16 @@
 
 #include "core/base/to_size.h"
 #include "core/model/checkpoint.h"
+#include "core/model/model_config.h"
 #include "core/model/number_at.h"
 #include "core/plugin/instance/plugin_config.h"
 #include "core/services/weights.h"
 #include "specd/plugin_api/services/ops.h"
 #include "specd/plugin_api/services/target.h"
 #include "specd/plugin_api/services/weights.h"
+#include "tests/core/model/safetensors_rig.h"
 #include "tests/core/services/services_rig.h"
+#include "tests/kernels/code_cases.h"
 
 namespace specd {
 namespace {
@@ -432,6 +435,132 @@ TEST_F(WeightsTest, the_target_lends_its_matrices_to_those_that_work_where_it_is
   EXPECT_EQ(target.embedding(host_, &owner_, &embedding), SPECD_E_UNSUPPORTED);
   EXPECT_NE(text.find("the target is on cpu"), std::string::npos) << text;
   services_.set_target(nullptr);
+}
+
+// GPTQ's description is in a file of its own, and its k are in another order.
+TEST_F(WeightsTest, quantized_matrices_stand_for_their_tensors_and_multiply_as_these_say) {
+  for (const std::string model :
+       {"ct_int8_weights_llama", "ct_int4_llama", "gptq_actorder_qwen3", "fp8_block_llama"}) {
+    const std::string path = SPECD_TEST_REFERENCE "/quantized/" + model;
+    specd_weights* of = nullptr;
+    ASSERT_EQ(open(configure({{"weights", path}}), &of).second, "");
+    const std::string layer = "model.layers.1.self_attn.";
+    std::vector<std::string> names = {layer + "q_proj", layer + "k_proj"};
+    const bool has_orders = model.starts_with("gptq_actorder");  // of its own each matrix
+    if (has_orders) names.pop_back();
+    const Checkpoint files = Checkpoint::open(path).value();
+    const Quantization quantization = load_model_config(path).value().quantization;
+    std::vector<double> expected_of;  // [n_out][n_in]
+    uint64_t bytes = 0;
+    int64_t n_out = 0, n_in = 0;
+    for (const std::string& name : names) {
+      specd_tensor found{};
+      ASSERT_EQ(weights().find(host_, of, (name + ".weight").c_str(), 0, nullptr, &found),
+                SPECD_OK);
+      EXPECT_EQ(found.dtype_code, SPECD_DT_OPAQUE);
+      EXPECT_EQ(found.dtype_bits, model.find("8") != std::string::npos ? 8 : 4);
+      EXPECT_EQ(found.data, nullptr);
+      ASSERT_EQ(found.rank, 2u);
+      n_in = found.shape[1];
+      n_out += found.shape[0];
+      uint64_t of_file = 0;
+      const auto matrix =
+          QuantizedMatrix::open(files, name, static_cast<int32_t>(found.shape[0]),
+                                static_cast<int32_t>(n_in), *quantization.of(name),
+                                [&](const std::string& each) { of_file += files.at(each).bytes; });
+      ASSERT_TRUE(matrix.ok()) << matrix.status().message();
+      EXPECT_EQ(found.byte_capacity, of_file);
+      bytes += of_file;
+      const auto rows = static_cast<int32_t>(found.shape[0]);
+      const CodeKind& kind = matrix.value().kind();
+      const size_t groups = to_size(kind.n_groups);
+      std::vector<uint8_t> codes(to_size(rows * n_in)), zeros(to_size(rows) * groups);
+      std::vector<float> scales(to_size(rows) * groups);
+      ASSERT_TRUE(matrix.value().read(0, rows, codes.data(), scales.data(), zeros.data()).ok());
+      for (size_t i = 0; i < codes.size(); ++i) {
+        const size_t k = i % to_size(n_in),
+                     group = i / to_size(n_in) * groups + to_size(kind.group_of[k]);
+        const int32_t zero = kind.has_zeros ? zeros[group] : 1 << (kind.bits - 1);
+        const double value =
+            kind.x_bits == 32 ? double{kernels::widen_f8(codes[i])} : codes[i] - zero;
+        expected_of.push_back(value * double{scales[group]});
+      }
+    }
+    const char* name = nullptr;
+    specd_tensor ignored{};
+    for (uint32_t i = 0; weights().find(host_, of, nullptr, i, &name, &ignored) == SPECD_OK; ++i) {
+      for (const char* part : {"scale", "qweight", "packed", "g_idx", "qzeros", "weight_shape"})
+        EXPECT_EQ(std::string(name).find(part), std::string::npos) << name;
+    }
+    const uint64_t used = owner_.used_bytes;
+    specd_matrix* both = nullptr;
+    const std::string q_proj = layer + "q_proj.weight", k_proj = layer + "k_proj.weight",
+                      norm = "model.norm.weight";
+    std::vector<const char*> tensors = {q_proj.c_str()};
+    if (!has_orders) tensors.push_back(k_proj.c_str());
+    ASSERT_EQ(matrix(of, tensors, n_out, n_in, &both).second, "");
+    EXPECT_EQ(owner_.used_bytes, used + bytes);
+    constexpr size_t kRows = 3;
+    std::vector<float> x = short_floats(kRows * to_size(n_in), 4), out(kRows * to_size(n_out));
+    const specd_tensor x_t = host_f32(x.data(), {kRows, n_in}),
+                       out_t = host_f32(out.data(), {kRows, n_out});
+    ASSERT_EQ(
+        table<specd_ops>(SPECD_SERVICE_OPS).linear(host_, &call_, both, &x_t, nullptr, &out_t),
+        SPECD_OK)
+        << call_.text;
+    for (size_t i = 0; i < out.size(); ++i) {
+      double sum = 0;
+      for (size_t k = 0; k < to_size(n_in); ++k) {
+        sum += double{x[i / to_size(n_out) * to_size(n_in) + k]} *
+               expected_of[i % to_size(n_out) * to_size(n_in) + k];
+      }
+      ASSERT_NEAR(out[i], sum, 1e-3) << model;
+    }
+    // What is not such a matrix.
+    const auto expect_refused = [&](const std::vector<const char*>& parts, int64_t rows,
+                                    const std::string& words) {
+      const std::string text = matrix(of, parts, rows, n_in, &both).second;
+      EXPECT_NE(text.find(words), std::string::npos) << text;
+    };
+    expect_refused({q_proj.c_str(), norm.c_str()}, n_out,
+                   "'" + norm + "': missing or not quantized");
+    expect_refused({q_proj.c_str()}, n_out + 1, "q_proj.weight': shape [64, 64], expected [");
+    if (has_orders) {
+      expect_refused({q_proj.c_str(), k_proj.c_str()}, n_out,
+                     "'" + k_proj + "': is quantized in another way");
+    } else {
+      expect_refused(tensors, n_out + 1, "rows together, expected ");
+    }
+    EXPECT_NE(tensor(of, q_proj.c_str(), {n_in, n_in}, SPECD_DT_FLOAT, 32, &ignored)
+                  .second.find(": is quantized, expected float32, float16 or bfloat16"),
+              std::string::npos);
+  }
+}
+
+TEST_F(WeightsTest, a_head_whose_codes_cannot_be_is_refused_where_it_is_opened_or_made) {
+  const std::string head = root_ + "/codes", q = "model.layers.1.self_attn.q_proj.";
+  fs::copy(SPECD_TEST_REFERENCE "/quantized/ct_int4_llama", head);
+  specd_weights* of = nullptr;
+  specd_matrix* m = nullptr;
+  change_tensors(head + "/model.safetensors",
+                 [&](const std::string& name, Json&, std::string& values) {
+                   if (name == q + "weight_scale") values[0] = values[1] = 0;
+                   return true;
+                 });
+  ASSERT_EQ(open(configure({{"weights", head}}), &of).second, "");
+  EXPECT_NE(matrix(of, {(q + "weight").c_str()}, 64, 64, &m)
+                .second.find("'" + q + "weight_scale', [0, 0]: expected a scale other than 0"),
+            std::string::npos);
+  change_tensors(head + "/model.safetensors", [&](const std::string& name, Json&, std::string&) {
+    return name != q + "weight_scale";
+  });
+  EXPECT_NE(open(configure({{"weights", head}}), &of).second.find(q + "weight_scale': missing"),
+            std::string::npos);
+  Json config = parse_json_file(head + "/config.json", 1 << 20).value();
+  config["quantization_config"] = {{"quant_method", "bitsandbytes"}};
+  std::ofstream(head + "/config.json") << config.dump();
+  EXPECT_NE(open(configure({{"weights", head}}), &of).second.find("bitsandbytes"),
+            std::string::npos);
 }
 
 TEST_F(WeightsTest, a_quantized_output_head_is_lent_too) {

@@ -3,7 +3,7 @@
 #define SPECD_PLUGIN_API_ABI_LAYOUT_H
 
 /* Hash of plugin_api/abi/v0.txt. */
-#define SPECD_ABI_LAYOUT "v0-3bb553ae665384147c7512f62dbb9f5f"
+#define SPECD_ABI_LAYOUT "v0-b09b27a6ded3fd10e1965aa34614d925"
 
 /* Hashes of the tables in plugin_api/abi/services. */
 #define SPECD_KV_LAYOUT "8f0b3ee15d5d0224a8b23e975f3b50de"

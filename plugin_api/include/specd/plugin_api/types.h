@@ -56,6 +56,7 @@ enum {
   SPECD_DT_INT = 0,
   SPECD_DT_UINT = 1,
   SPECD_DT_FLOAT = 2,
+  SPECD_DT_OPAQUE = 3, /* only the host reads it; data are NULL */
   SPECD_DT_BFLOAT = 4,
   SPECD_DT_BOOL = 6
 };

@@ -69,11 +69,18 @@ class FakeWeights {
                          const std::vector<bool>& values) {
     return add(name, shape, SPECD_DT_BOOL, 8, std::vector<uint8_t>(values.begin(), values.end()));
   }
+  // A matrix that the host has quantized: only matrix() reads it, with these values.
+  FakeWeights& add_quantized(const std::string& name, const Shape& shape,
+                             const std::vector<float>& values) {
+    add(name, shape, SPECD_DT_FLOAT, 32, values);
+    tensors_[name].is_quantized = true;
+    return *this;
+  }
   // Elements of any type, as they are stored.
   template <class T>
   FakeWeights& add(const std::string& name, const Shape& shape, uint8_t code, std::size_t bits,
                    const std::vector<T>& stored) {
-    Tensor t{shape, code, static_cast<uint8_t>(bits), {}};
+    Tensor t{shape, code, static_cast<uint8_t>(bits), {}, false};
     t.bytes.resize(1 + stored.size() * sizeof(T));
     if (t.elements() * static_cast<int64_t>(bits / 8) + 1 != static_cast<int64_t>(t.bytes.size())) {
       throw std::invalid_argument(name + ": the shape has another number of elements");
@@ -101,6 +108,11 @@ class FakeWeights {
       return {SPECD_E_UNSUPPORTED, found->first + " has more than 4 axes"};
     }
     *out = view(t.data(), t.code, t.bits, t.shape);
+    if (t.is_quantized) {
+      out->data = nullptr;
+      out->dtype_code = SPECD_DT_OPAQUE;
+      out->dtype_bits = 8;
+    }
     return SPECD_OK;
   }
 
@@ -110,6 +122,7 @@ class FakeWeights {
     *out = {0, n_in, {}};
     *bytes = 0;
     uint8_t code = 0, bits = 0;
+    bool is_quantized = false;
     for (const std::string& name : names) {
       const auto found = tensors_.find(name);
       if (found == tensors_.end()) return {SPECD_E_DATA, name + " is missing"};
@@ -118,11 +131,12 @@ class FakeWeights {
         return {SPECD_E_DATA, name + " is not a matrix of float32, float16 or bfloat16 with " +
                                   std::to_string(n_in) + " columns"};
       }
-      if (bits != 0 && (t.code != code || t.bits != bits)) {
+      if (bits != 0 && (t.code != code || t.bits != bits || t.is_quantized != is_quantized)) {
         return {SPECD_E_DATA, name + " has another type than the parts before it"};
       }
       code = t.code;
       bits = t.bits;
+      is_quantized = t.is_quantized;
       for (int64_t i = 0; i < t.elements(); ++i) {
         out->value.push_back(fake_float_at(t.data(), code, bits, i));
       }
@@ -140,6 +154,7 @@ class FakeWeights {
     if (found == tensors_.end()) return {SPECD_E_DATA, name + " is missing"};
     const Tensor& t = found->second;
     if (t.shape != shape) return {SPECD_E_DATA, name + " has another shape"};
+    if (t.is_quantized) return {SPECD_E_DATA, name + " is quantized"};
     const bool is_float = t.code == SPECD_DT_FLOAT || t.code == SPECD_DT_BFLOAT;
     const bool as_stored = code == t.code && bits == t.bits;
     if (!as_stored && (bits != 32 || code != (is_float ? SPECD_DT_FLOAT : SPECD_DT_INT))) {
@@ -181,6 +196,7 @@ class FakeWeights {
     Shape shape;
     uint8_t code, bits;
     std::vector<char> bytes;  // from the second on, so that no type is aligned
+    bool is_quantized = false;
 
     char* data() { return bytes.data() + 1; }
     const char* data() const { return bytes.data() + 1; }

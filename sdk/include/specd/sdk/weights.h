@@ -46,7 +46,7 @@ class Weights {
 
   // The error of a file that does not fit, at the key that names it.
   [[noreturn]] void fail(const std::string& text) const {
-    throw Error(SPECD_E_CONFIG, key_ + ": " + text + quantized_hint());
+    throw Error(SPECD_E_CONFIG, key_ + ": " + text);
   }
   // The error of files without `what`, with the names of those tensors that are there.
   [[noreturn]] void fail_without(const std::string& what) const {
@@ -103,7 +103,8 @@ class Weights {
     return t.rank == 0 ? 1 : t.shape[0];
   }
 
-  // Checks a tensor that the head uses, and counts its copy.
+  // Checks a tensor that the head uses, and counts its copy. A matrix may be quantized: then matrix() takes it,
+  // but table() and copy() do not.
   void expect(const std::string& name, const std::vector<int64_t>& shape) {
     const specd_tensor t = stored(name);
     bool same = t.rank == shape.size();
@@ -114,12 +115,17 @@ class Weights {
       fail("tensor '" + name + "' has shape " + shape_text(t.shape, t.rank) + ", expected " +
            shape_text(shape.data(), shape.size()));
     }
-    const bool is_float = t.dtype_code == SPECD_DT_FLOAT || t.dtype_code == SPECD_DT_BFLOAT;
-    if (!is_float || t.dtype_bits > 32) {
+    const bool is_float = t.dtype_code == SPECD_DT_FLOAT || t.dtype_code == SPECD_DT_BFLOAT,
+               is_quantized = t.dtype_code == SPECD_DT_OPAQUE && shape.size() == 2;
+    if (!is_quantized && (!is_float || t.dtype_bits > 32)) {
       fail("tensor '" + name + "' has type " + std::to_string(t.dtype_code) + " of " +
            std::to_string(t.dtype_bits) + " bits, expected float32, float16 or bfloat16");
     }
     if (!used_.insert(name).second) return;
+    if (is_quantized) {
+      bytes_ += t.byte_capacity;
+      return;
+    }
     uint64_t elements = 1;
     for (const int64_t size : shape) elements *= static_cast<uint64_t>(size);
     // Vectors are copied as float32, matrices as they are.
@@ -209,18 +215,6 @@ class Weights {
   }
 
  private:
-  // Heads are not dequantized: such a file lacks tensors, or has others.
-  std::string quantized_hint() const {
-    for (const char* key :
-         {"quantization_config.quant_method", "compression_config.quant_method"}) {
-      if (weights_ != nullptr && has_config() && Config(table_->config(host_, weights_)).has(key)) {
-        return std::string("; config.json has ") + key +
-               ": quantized heads are not read, use this one in F32, F16 or BF16";
-      }
-    }
-    return "";
-  }
-
   const specd_host* host_;
   specd_owner* owner_;
   std::string key_;
