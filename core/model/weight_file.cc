@@ -90,12 +90,14 @@ Status WeightFile::find_coded(const std::string& folder) {
   std::vector<std::string> modules;
   bool has_codes = false;
   for (const auto& [name, entry] : tensors) {
-    const std::string_view end = std::string_view(name).substr(name.rfind('.') + 1);
+    const size_t dot = name.rfind('.');
+    if (dot == std::string::npos) continue;
+    const std::string_view end = std::string_view(name).substr(dot + 1);
     const bool is_weight = end == "weight" && entry.view->shape.size() == 2,
                is_packed = end == "weight_packed" || end == "qweight";
     if (!is_weight && !is_packed) continue;
     has_codes |= is_packed || !kernel_dtype(entry.view->type).ok();
-    modules.push_back(name.substr(0, name.size() - end.size() - 1));
+    modules.push_back(name.substr(0, dot));
   }
   std::set<std::string, std::less<>> parts;
   if (has_codes) {
@@ -115,7 +117,13 @@ Status WeightFile::find_coded(const std::string& folder) {
                                         parts.insert(name);
                                         bytes += checkpoint_.at(name).bytes;
                                       }));
-      coded_.emplace(module + ".weight", Coded{std::move(matrix), bytes});
+      const std::string name = module + ".weight";
+      if (tensors.contains(name) && !parts.contains(name)) {
+        return Status(Code::kDataLoss, quote(checkpoint_.path_of(name), 400) + ", tensor " +
+                                           quote(name) + ": expected none beside the codes of " +
+                                           quote(module));
+      }
+      coded_.emplace(name, Coded{std::move(matrix), bytes});
     }
   }
   for (const auto& [name, entry] : tensors) {

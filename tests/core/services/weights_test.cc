@@ -551,6 +551,20 @@ TEST_F(WeightsTest, a_head_whose_codes_cannot_be_is_refused_where_it_is_opened_o
   EXPECT_NE(matrix(of, {(q + "weight").c_str()}, 64, 64, &m)
                 .second.find("'" + q + "weight_scale', [0, 0]: expected a scale other than 0"),
             std::string::npos);
+  change_tensors(head + "/model.safetensors",
+                 [&](const std::string& name, Json& tensor, std::string& values) {
+                   if (name != "model.norm.weight") return true;
+                   tensor["dtype"] = "I8";  // beside the codes of the same module
+                   tensor["shape"] = {1, values.size()};
+                   return true;
+                 });
+  change_header(head + "/model.safetensors", [&](Json& header) {
+    header[q + "weight"] = header.at("model.norm.weight");
+    header.erase("model.norm.weight");
+  });
+  EXPECT_NE(open(configure({{"weights", head}}), &of)
+                .second.find(q + "weight': expected none beside the codes of "),
+            std::string::npos);
   change_tensors(head + "/model.safetensors", [&](const std::string& name, Json&, std::string&) {
     return name != q + "weight_scale";
   });
