@@ -396,7 +396,9 @@ TEST_P(Quantized, tensors_and_scales_that_cannot_be_are_refused) {
   int n_seen = 0;
   const SafetensorsFile file =
       SafetensorsFile::open(kFolder + model + "/model.safetensors").value();
-  for (const auto& [name, view] : file.tensors()) {
+  for (const auto& entry : file.tensors()) {
+    const std::string& name = entry.first;
+    const TensorView& view = entry.second;
     const std::string of_tensor = "tensor '" + name + "': ";
     const bool is_of_cache =
         name.starts_with(attention) && !name.ends_with("_scale_inv") &&
