@@ -20,8 +20,9 @@ class AlternateStack {
 
  private:
   bool is_set_ = false;
-  // On the stack of the thread itself, at the end that an overflow does not reach.
-  alignas(16) std::array<char, size_t{16} << 10> memory_;
+  // On the stack of the thread itself, at the end that an overflow does not reach. A processor with tiles (AMX) puts
+  // 11 KiB of registers there before the handler runs.
+  alignas(16) std::array<char, size_t{32} << 10> memory_;
 };
 
 // Runs `body` on a new thread. `name` is a literal of at most 15 characters, the limit of Linux.

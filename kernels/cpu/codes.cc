@@ -57,6 +57,19 @@ SPECD_INLINE int32_t round_values(const float* value, int n, float by, Integer* 
   return sum;
 }
 
+// Rounds values as round_values() does to 16 bits: integer = 256 * high + low, in the packed order.
+SPECD_INLINE int32_t round_to_bytes(const float* value, int n, float by, int8_t* __restrict high,
+                                    uint8_t* __restrict low) {
+  int32_t sum = 0;
+  for (int k = 0; k < n; ++k) {
+    const int32_t q = static_cast<int32_t>(bits_of(value[k] * by + 0x1.8p23f) - bits_of(0x1.8p23f));
+    sum += q;
+    high[k] = static_cast<int8_t>(q >> 8);
+    low[k] = static_cast<uint8_t>(q);
+  }
+  return sum;
+}
+
 // use(k, values, n) for the k of a run from its first, a chunk at a time.
 template <typename Use>
 SPECD_INLINE void each_chunk(const CodeOrder& order, bool is_ordered, const Run& run,
@@ -68,7 +81,8 @@ SPECD_INLINE void each_chunk(const CodeOrder& order, bool is_ordered, const Run&
   }
 }
 
-template <int kXBits>
+// In bytes: x of 16 bits for tiles (kernels/cpu/amx.cc).
+template <int kXBits, bool kInBytes = false>
 void round_row(const CodeOrder& order, bool is_ordered, const float* x, const RoundedRows& to,
                size_t row) {
   constexpr float kLimit = kXBits == 8 ? 127.0f : 127.0f * 256.0f;
@@ -85,15 +99,21 @@ void round_row(const CodeOrder& order, bool is_ordered, const float* x, const Ro
     const float m = from_bits(largest);
     const bool is_finite = largest < 0x7f800000u, is_zero = !is_fixed && m < 0x1p-100f;
     int8_t* const integers = to.integers + row * RoundedRows::stride(order) +
-                             static_cast<size_t>(run.begin) * (kXBits / 8);
+                             static_cast<size_t>(run.begin) * (kInBytes ? 1 : kXBits / 8);
+    int8_t* const low = kInBytes ? integers + order.depth : nullptr;
+    const size_t bytes = static_cast<size_t>(run.n) * (kInBytes ? 1 : kXBits / 8);
     int32_t sum = 0;
     if (!is_finite || is_zero) {
-      __builtin_memset(integers, 0, static_cast<size_t>(run.n) * (kXBits / 8));
+      __builtin_memset(integers, 0, bytes);
+      if constexpr (kInBytes) __builtin_memset(low, 0, bytes);
     } else {
       each_chunk(
           order, is_ordered, run,
           x, [&](int k, const float* value, int n) __attribute__((always_inline)) {
-            if constexpr (kXBits == 16) {
+            if constexpr (kInBytes) {
+              sum += round_to_bytes(value, n, kLimit / m, integers + k,
+                                    reinterpret_cast<uint8_t*>(low) + k);
+            } else if constexpr (kXBits == 16) {
               int16_t* const to16 = reinterpret_cast<int16_t*>(integers) + k;
               sum += order.bits == 8 ? round_values<false, 8>(value, n, kLimit / m, to16)
                                      : round_values<false, 4>(value, n, kLimit / m, to16);
@@ -137,6 +157,19 @@ void round_rows(const MatmulArgs& a, int part, int parts) {
     }
   }
 }
+
+#if SPECD_ISA_LEVEL == 2
+void round_rows_to_bytes(const MatmulArgs& a, int part, int parts) {
+  const CodeOrder& order = *a.weights.order;
+  const RoundedRows to(order, a.n_rows, a.scratch);
+  const Share share = share_of(a.n_rows, part, parts);
+  if (share.begin == share.end) return;
+  const bool is_ordered = is_in_order(order);
+  for (int64_t r = share.begin; r < share.end; ++r) {
+    round_row<16, true>(order, is_ordered, a.x + r * a.weights.n_in, to, static_cast<size_t>(r));
+  }
+}
+#endif
 
 void pack_codes(const PackArgs& a, int part, int parts) {
   const CodeOrder& order = *a.packed.order;

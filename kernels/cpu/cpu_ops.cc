@@ -8,6 +8,8 @@
 
 #if SPECD_KERNELS_X86
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace specd::kernels {
@@ -92,9 +94,17 @@ void pack(Stream& s, const PackArgs& a) {
 template <const IsaOps& kIsa>
 void matmul(Stream& s, const MatmulArgs& a) {
   const int64_t units = int64_t{a.n_rows} * a.weights.n_out;
-  if (a.weights.order == nullptr) return spread(s, a, kIsa.matmul, units);
+  const CodeOrder* const order = a.weights.order;
+  if (order == nullptr) return spread(s, a, kIsa.matmul, units);
+#if SPECD_KERNELS_X86
+  if (kIsa.multiply_integers == avx512::multiply_integers && avx512_amx::takes(*order, a.n_rows) &&
+      amx_available()) {
+    spread(s, a, order->x_bits == 16 ? avx512::round_rows_to_bytes : kIsa.round_rows, a.n_rows);
+    return spread(s, a, avx512_amx::multiply_integers, units);
+  }
+#endif
   spread(s, a, kIsa.round_rows, a.n_rows);
-  if (a.weights.order->x_bits == 32) return spread(s, a, kIsa.multiply_float8, units);
+  if (order->x_bits == 32) return spread(s, a, kIsa.multiply_float8, units);
 #if SPECD_KERNELS_X86
   if (kIsa.multiply_integers == avx512::multiply_integers && vnni_available())
     return spread(s, a, avx512_vnni::multiply_integers, units);
@@ -218,6 +228,21 @@ const Ops& cpu_ops(Isa isa) {
 bool vnni_available() {
 #if SPECD_KERNELS_X86
   static const bool is = isa_available(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
+  return is;
+#else
+  return false;
+#endif
+}
+
+bool amx_available() {
+#if SPECD_KERNELS_X86
+  static const bool is = [] {
+    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;  // of edx
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return vnni_available() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTile) != 0 &&
+           (d & kInt8) != 0 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
   return is;
 #else
   return false;

@@ -53,17 +53,6 @@ SPECD_INLINE I32x16 add_products(const I32x16& sum, const Factors& codes, const 
   }
   return r;
 }
-SPECD_INLINE I32x16 multiply(const I32x16& a, const I32x16& b) {
-  I32x16 r;
-  for (int i = 0; i < 16; ++i) r.v[i] = a.v[i] * b.v[i];
-  return r;
-}
-SPECD_INLINE I32x16 widen_bytes(const uint8_t* p) {
-  I32x16 r;
-  for (int i = 0; i < 16; ++i) r.v[i] = p[i];
-  return r;
-}
-SPECD_INLINE void store_int(int32_t* p, const I32x16& a) { __builtin_memcpy(p, a.v, sizeof a.v); }
 #else
 SPECD_INLINE int32_t word_of(const int8_t* x) {
   int32_t word;
@@ -105,17 +94,6 @@ SPECD_INLINE I32x16 add_products(const I32x16& sum, const Factors& codes, const 
   };
   return {half(sum.lo, codes.lo), half(sum.hi, codes.hi)};
 }
-SPECD_INLINE I32x16 multiply(const I32x16& a, const I32x16& b) {
-  return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
-}
-SPECD_INLINE I32x16 widen_bytes(const uint8_t* p) {
-  const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_srli_si128(b, 8))};
-}
-SPECD_INLINE void store_int(int32_t* p, const I32x16& a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
-}
 #endif
 
 #if SPECD_ISA_LEVEL == 2
@@ -145,13 +123,6 @@ SPECD_INLINE I32x16 add_products(const I32x16& sum, const Factors& codes, const 
                        _mm512_madd_epi16(_mm512_srli_epi16(codes.v, 8), odd)))};
 #endif
 }
-SPECD_INLINE I32x16 multiply(const I32x16& a, const I32x16& b) {
-  return {_mm512_mullo_epi32(a.v, b.v)};
-}
-SPECD_INLINE I32x16 widen_bytes(const uint8_t* p) {
-  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
-}
-SPECD_INLINE void store_int(int32_t* p, const I32x16& a) { _mm512_storeu_si512(p, a.v); }
 #endif
 
 // Codes of kBits by x of kXBits. A line has kParts times the factors of one instruction: bytes, or with x of 16 bits
@@ -214,7 +185,7 @@ struct Integers {
     const I32x16 start = set1_int(static_cast<uint32_t>(g.x->start[of_run + r * g.n_runs]));
     return g.zero == nullptr
                ? start
-               : multiply(widen_bytes(g.zero + run.group * kWidth + p * g.scale_step), start);
+               : mul(widen_bytes(g.zero + run.group * kWidth + p * g.scale_step), start);
   }
   SPECD_INLINE F32x16 scale_of_row(const Group& g, size_t of_run, int r) {
     return set1(g.x->scale[of_run + r * g.n_runs]);

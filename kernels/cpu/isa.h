@@ -69,6 +69,18 @@ namespace avx512_vnni {
 void multiply_integers(const MatmulArgs&, int part, int parts);
 }  // namespace avx512_vnni
 bool vnni_available();
+// Sixteen rows of x and columns at once; see amx.cc. A matmul of x in 16 bits begins with
+// avx512::round_rows_to_bytes().
+namespace avx512 {
+void round_rows_to_bytes(const MatmulArgs&, int part, int parts);
+}  // namespace avx512
+namespace avx512_amx {
+// Whether tiles fit the runs of a matrix, and are faster for so many rows.
+bool takes(const CodeOrder&, int32_t n_rows);
+void multiply_integers(const MatmulArgs&, int part, int parts);
+}  // namespace avx512_amx
+// Asks the operating system for the tiles, once.
+bool amx_available();
 
 // Copies and scalar libm: one implementation for every instruction set.
 void rope_table_part(const RopeTableArgs&, int part, int parts);

@@ -132,6 +132,9 @@ SPECD_INLINE I32x16 load_int(const uint32_t* p) { SPECD_EACH(I32x16, p[i]); }
 SPECD_INLINE I32x16 set1_int(uint32_t a) { SPECD_EACH(I32x16, a); }
 SPECD_INLINE I32x16 add(const I32x16& a, const I32x16& b) { SPECD_EACH(I32x16, a.v[i] + b.v[i]); }
 SPECD_INLINE I32x16 sub(const I32x16& a, const I32x16& b) { SPECD_EACH(I32x16, a.v[i] - b.v[i]); }
+SPECD_INLINE I32x16 mul(const I32x16& a, const I32x16& b) { SPECD_EACH(I32x16, a.v[i] * b.v[i]); }
+SPECD_INLINE I32x16 widen_bytes(const uint8_t* p) { SPECD_EACH(I32x16, p[i]); }
+SPECD_INLINE void store_int(int32_t* p, const I32x16& a) { __builtin_memcpy(p, a.v, sizeof a.v); }
 SPECD_INLINE I32x16 exclusive_or(const I32x16& a, const I32x16& b) {
   SPECD_EACH(I32x16, a.v[i] ^ b.v[i]);
 }
@@ -269,6 +272,17 @@ SPECD_INLINE I32x16 add(const I32x16& a, const I32x16& b) {
 SPECD_INLINE I32x16 sub(const I32x16& a, const I32x16& b) {
   return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
 }
+SPECD_INLINE I32x16 mul(const I32x16& a, const I32x16& b) {
+  return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
+}
+SPECD_INLINE I32x16 widen_bytes(const uint8_t* p) {
+  const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_srli_si128(b, 8))};
+}
+SPECD_INLINE void store_int(int32_t* p, const I32x16& a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
+}
 SPECD_INLINE I32x16 exclusive_or(const I32x16& a, const I32x16& b) {
   return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
 }
@@ -347,6 +361,11 @@ SPECD_INLINE I32x16 load_int(const uint32_t* p) { return {_mm512_loadu_si512(p)}
 SPECD_INLINE I32x16 set1_int(uint32_t a) { return {_mm512_set1_epi32(static_cast<int>(a))}; }
 SPECD_INLINE I32x16 add(const I32x16& a, const I32x16& b) { return {_mm512_add_epi32(a.v, b.v)}; }
 SPECD_INLINE I32x16 sub(const I32x16& a, const I32x16& b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+SPECD_INLINE I32x16 mul(const I32x16& a, const I32x16& b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+SPECD_INLINE I32x16 widen_bytes(const uint8_t* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+SPECD_INLINE void store_int(int32_t* p, const I32x16& a) { _mm512_storeu_si512(p, a.v); }
 SPECD_INLINE I32x16 exclusive_or(const I32x16& a, const I32x16& b) {
   return {_mm512_xor_si512(a.v, b.v)};
 }

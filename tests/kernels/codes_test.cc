@@ -1,6 +1,9 @@
 #include "specd/kernels/codes.h"
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
+#include <string>
 
 #include "kernels/cpu/isa.h"
 #include "tests/kernels/code_cases.h"
@@ -328,6 +331,22 @@ TEST_P(Codes, every_code_of_float8_has_its_value) {
   }
 }
 
+using Multiply = void(const MatmulArgs&, int part, int parts);
+
+std::vector<float> multiplied(Multiply& multiply, const CodeMatrix& w, const std::vector<float>& x,
+                              int32_t n_rows) {
+  std::vector<float> out(static_cast<size_t>(n_rows) * w.n_out, kNan);
+  const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, n_rows));
+  const MatmulArgs args{.x = x.data(),
+                        .weights = w.packed,
+                        .out = out.data(),
+                        .n_rows = n_rows,
+                        .scratch = scratch.get()};
+  isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
+  multiply(args, 0, 1);
+  return out;
+}
+
 // With and without products and sums in one instruction.
 TEST(CodesVnni, have_the_bits_of_avx512_without_it) {
   if (!vnni_available()) GTEST_SKIP() << "this processor has no AVX-512 VNNI";
@@ -338,20 +357,64 @@ TEST(CodesVnni, have_the_bits_of_avx512_without_it) {
       const CodeMatrix w(ops, kind, n_out, n_in, 13);
       const std::vector<float> x = random_floats(size_t{64} * w.n_in, 14);
       for (const int32_t n_rows : {1, 2, 3, 5, 8, 16, 33, 64}) {
-        const std::vector<float> with = run(ops, w, x.data(), n_rows, 1);
-        std::vector<float> without(with.size(), kNan);
-        const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, n_rows));
-        const MatmulArgs args{.x = x.data(),
-                              .weights = w.packed,
-                              .out = without.data(),
-                              .n_rows = n_rows,
-                              .scratch = scratch.get()};
-        isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
-        isa_ops(Isa::kAvx512).multiply_integers(args, 0, 1);
-        EXPECT_EQ(first_difference(with, without), -1)
+        EXPECT_EQ(
+            first_difference(multiplied(avx512_vnni::multiply_integers, w, x, n_rows),
+                             multiplied(*isa_ops(Isa::kAvx512).multiply_integers, w, x, n_rows)),
+            -1)
             << kind.name << " " << n_out << "x" << n_in << ", " << n_rows << " rows";
       }
     }
+  }
+}
+
+// Tiles of sixteen rows, with rows in which x has no number or only zeros.
+TEST(CodesAmx, have_the_bits_of_avx512_without_it) {
+  if (!amx_available()) GTEST_SKIP() << "this processor or operating system has no AMX";
+  const Ops& ops = cpu_ops(Isa::kAvx512);
+  std::vector<std::string> taken;
+  for (const CodeCase& kind : kCodeCases) {
+    if (kind.x_bits == 32) continue;
+    const CodeMatrix other(ops, kShallow, 300, 64, 6);
+    for (const auto& [n_out, n_in] : {std::pair{300, 256}, {17, 64}, {131, 1024}}) {
+      const CodeMatrix w(ops, kind, n_out, n_in, 19);
+      if (!avx512_amx::takes(w.order, 16)) continue;
+      if (n_in == 1024) taken.push_back(kind.name);
+      std::vector<float> x = random_floats(size_t{129} * w.n_in, 20);
+      const size_t row = static_cast<size_t>(n_in);
+      x[row] = kNan;
+      std::fill_n(x.begin() + static_cast<ptrdiff_t>(2 * row), row, 0.0f);
+      x[row * 11 + 5] = 1e30f;
+      for (const int32_t n_rows : {3, 5, 8, 12, 15, 16, 17, 33, 64, 129}) {
+        const std::vector<float> out =
+            run(ops, w, x.data(), n_rows, 1 + n_rows % 4, n_rows % 2 ? &other.packed : &w.packed);
+        EXPECT_EQ(first_difference(
+                      out, multiplied(*isa_ops(Isa::kAvx512).multiply_integers, w, x, n_rows)),
+                  -1)
+            << kind.name << " " << n_out << "x" << n_in << ", " << n_rows << " rows";
+      }
+    }
+  }
+  EXPECT_THAT(taken, testing::ElementsAre("w8a8", "w8a8 with zeros", "w8a8 with one scale for x",
+                                          "w4a8", "w4a8 with zeros", "w8a16 in groups of 64",
+                                          "w4a16 in groups of 128", "w4a16 with zeros",
+                                          "w4a16 of one group"));
+}
+
+TEST(CodesAmx, the_largest_codes_and_values_do_not_overflow) {
+  if (!amx_available()) GTEST_SKIP() << "this processor or operating system has no AMX";
+  const Ops& ops = cpu_ops(Isa::kAvx512);
+  constexpr int32_t kRows = 12;
+  for (const CodeCase& kind : kCodeCases) {
+    if (kind.x_bits == 32) continue;
+    CodeMatrix w(ops, kind, 16, kRun8Max, 7);
+    if (!avx512_amx::takes(w.order, kRows)) continue;
+    std::fill(w.codes.begin(), w.codes.end(), static_cast<uint8_t>((1 << kind.bits) - 1));
+    if (kind.has_zeros) std::fill(w.zero.begin(), w.zero.end(), uint8_t{0});
+    w.pack(ops);
+    std::vector<float> x(static_cast<size_t>(kRows) * static_cast<size_t>(w.n_in), 30.0f);
+    std::fill(x.begin() + static_cast<ptrdiff_t>(x.size() / 2), x.end(), -30.0f);
+    EXPECT_EQ(first_difference(run(ops, w, x.data(), kRows, 2), w.strict(x, kRows)), -1)
+        << kind.name;
   }
 }
 

@@ -12,7 +12,7 @@ string(REPLACE "\n" ";" lines "${symbols}")
 # member named like an op file is checked, including the scalar ones.
 set(seen 0)
 foreach(line IN LISTS lines)
-  if(line MATCHES ":(attention|codes|draw|elementwise|float8|integers|matmul|rmsnorm|rope)\\.cc")
+  if(line MATCHES ":(amx|attention|codes|draw|elementwise|float8|integers|matmul|rmsnorm|rope)\\.cc")
     math(EXPR seen "${seen} + 1")
     # Type information, which clang's UBSan adds for functions, holds no instructions.
     if(line MATCHES " [WVu] " AND NOT line MATCHES " V _ZT[IS]")
