@@ -39,16 +39,15 @@ SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
 }
 #else
 SPECD_INLINE void widen_line(const uint8_t* p, F32x16* to) {
-  const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0xbf80));
-  const auto widen = [&](const __m256i w) __attribute__((always_inline)) {
-    return F32x16{_mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(w, 1), mask))};
+  const __m512i mask = _mm512_set1_epi16(static_cast<int16_t>(0xbf80)), w = _mm512_loadu_si512(p);
+  const auto widen = [&](const __m512i words, F32x16& first, F32x16& second)
+      __attribute__((always_inline)) {
+    const __m512i h = _mm512_and_si512(_mm512_srai_epi16(words, 1), mask);
+    first = {_mm512_cvtph_ps(_mm512_castsi512_si256(h))};
+    second = {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1))};
   };
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i) {
-    const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + i);
-    to[2 * i] = widen(_mm256_slli_epi16(w, 8));
-    to[2 * i + 1] = widen(w);
-  }
+  widen(_mm512_slli_epi16(w, 8), to[0], to[2]);
+  widen(w, to[1], to[3]);
 }
 #endif
 
