@@ -57,9 +57,10 @@ SPECD_INLINE int32_t round_values(const float* value, int n, float by, Integer* 
   return sum;
 }
 
-// Rounds values as round_values() does to 16 bits: integer = 256 * high + low, in the packed order.
-SPECD_INLINE int32_t round_to_bytes(const float* value, int n, float by, int8_t* __restrict high,
-                                    uint8_t* __restrict low) {
+// As round_values() to 16 bits, but in two bytes, 256 * high + low, in the packed order. Used with AVX-512 alone.
+[[maybe_unused]] SPECD_INLINE int32_t round_to_bytes(const float* value, int n, float by,
+                                                     int8_t* __restrict high,
+                                                     uint8_t* __restrict low) {
   int32_t sum = 0;
   for (int k = 0; k < n; ++k) {
     const int32_t q = static_cast<int32_t>(bits_of(value[k] * by + 0x1.8p23f) - bits_of(0x1.8p23f));
