@@ -393,14 +393,17 @@ Result<std::pair<int32_t, int32_t>> QuantizedMatrix::shape_of(const Checkpoint& 
                                        ", expected " + expected);
   };
   if (shape.size() != 2) return wrong("two dimensions");
+  constexpr int64_t kOutputsMax = std::numeric_limits<int32_t>::max();
   const int64_t rows = shape[0], columns = shape[1], of_word = 32 / format.bits;
+  const bool is_possible = std::max(rows, columns) <= kOutputsMax;  // so products do not overflow
   int64_t n_out = rows, n_in = columns;
-  if (is_packed) n_in = columns * of_word;
-  if (format.layout == Layout::kGptq) std::tie(n_out, n_in) = std::pair(columns, rows * of_word);
-  if (format.layout == Layout::kAwq) std::tie(n_out, n_in) = std::pair(columns * of_word, rows);
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  if (n_out < 1 || n_in < 1 || n_out > kMax || n_in > kMax)
-    return wrong("1 to 2^31 - 1 outputs and inputs");
+  if (is_possible && is_packed) n_in = columns * of_word;
+  if (is_possible && format.layout == Layout::kGptq)
+    std::tie(n_out, n_in) = std::pair(columns, rows * of_word);
+  if (is_possible && format.layout == Layout::kAwq)
+    std::tie(n_out, n_in) = std::pair(columns * of_word, rows);
+  if (n_out < 1 || n_in < 1 || n_out > kOutputsMax || n_in > kInputsMax)
+    return wrong("1 to 2^31 - 1 outputs and 1 to 2^18 inputs");
   return std::pair(static_cast<int32_t>(n_out), static_cast<int32_t>(n_in));
 }
 

@@ -80,6 +80,10 @@ Result<std::shared_ptr<const WeightFile>> WeightFile::open(const std::string& pa
       return Status(Code::kDataLoss, quote(made->config_path_, 400) + ": expected an object");
     }
   }
+  for (const char* name : kQuantizationFiles) {
+    const std::string file = (folder / name).string();
+    if (path_exists(file)) SPECD_OK_OR_RETURN(check_place(file, folder));
+  }
   SPECD_OK_OR_RETURN(made->find_coded(folder.string()));
   made->identity_ = made->identity();
   return std::shared_ptr<const WeightFile>(std::move(made));
@@ -96,8 +100,14 @@ Status WeightFile::find_coded(const std::string& folder) {
     const bool is_weight = end == "weight" && entry.view->shape.size() == 2,
                is_packed = end == "weight_packed" || end == "qweight";
     if (!is_weight && !is_packed) continue;
+    const std::string module = name.substr(0, dot), weight = module + ".weight";
+    if (is_packed && tensors.contains(weight)) {
+      return Status(Code::kDataLoss, quote(checkpoint_.path_of(weight), 400) + ", tensor " +
+                                         quote(weight) + ": expected none beside the codes of " +
+                                         quote(module));
+    }
     has_codes |= is_packed || !kernel_dtype(entry.view->type).ok();
-    modules.push_back(name.substr(0, dot));
+    modules.push_back(module);
   }
   std::set<std::string, std::less<>> parts;
   if (has_codes) {
@@ -117,13 +127,7 @@ Status WeightFile::find_coded(const std::string& folder) {
                                         parts.insert(name);
                                         bytes += checkpoint_.at(name).bytes;
                                       }));
-      const std::string name = module + ".weight";
-      if (tensors.contains(name) && !parts.contains(name)) {
-        return Status(Code::kDataLoss, quote(checkpoint_.path_of(name), 400) + ", tensor " +
-                                           quote(name) + ": expected none beside the codes of " +
-                                           quote(module));
-      }
-      coded_.emplace(name, Coded{std::move(matrix), bytes});
+      coded_.emplace(module + ".weight", Coded{std::move(matrix), bytes});
     }
   }
   for (const auto& [name, entry] : tensors) {

@@ -19,8 +19,7 @@ namespace specd {
 namespace {
 
 constexpr uint32_t kNamesMax = 64;
-// Of a matrix, so that rows of x fit into the scratch memory of a device (kernels/cuda.h).
-constexpr int64_t kColumnsMax = int64_t{1} << 18;
+constexpr int64_t kColumnsMax = QuantizedMatrix::kInputsMax;
 constexpr size_t kTensorNameBytesMax = 1024;
 
 struct Dtype {

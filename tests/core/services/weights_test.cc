@@ -395,6 +395,17 @@ TEST_F(WeightsTest, a_shard_that_is_replaced_makes_other_weights) {
   specd_weights* of = nullptr;
   EXPECT_NE(open(configure({{"weights", root_ + "/shards"}}), &of).second.find("is a link to"),
             std::string::npos);
+  // Nor is a description of codes.
+  fs::remove(root_ + "/shards/model.safetensors.index.json");
+  fs::copy(root_ + "/shards/model-1.safetensors", root_ + "/shards/model.safetensors");
+  for (const char* name : kQuantizationFiles) {
+    ASSERT_EQ(open(configure({{"weights", root_ + "/shards"}}), &of).second, "");
+    const std::string link = root_ + "/shards/" + name;
+    fs::create_symlink(root_ + "/secret.json", link);
+    const std::string text = open(configure({{"weights", root_ + "/shards"}}), &of).second;
+    EXPECT_NE(text.find(std::string(name) + "' is a link to"), std::string::npos) << text;
+    fs::remove(link);
+  }
 }
 
 TEST_F(WeightsTest, the_target_lends_its_matrices_to_those_that_work_where_it_is) {
@@ -551,20 +562,43 @@ TEST_F(WeightsTest, a_head_whose_codes_cannot_be_is_refused_where_it_is_opened_o
   EXPECT_NE(matrix(of, {(q + "weight").c_str()}, 64, 64, &m)
                 .second.find("'" + q + "weight_scale', [0, 0]: expected a scale other than 0"),
             std::string::npos);
-  change_tensors(head + "/model.safetensors",
-                 [&](const std::string& name, Json& tensor, std::string& values) {
-                   if (name != "model.norm.weight") return true;
-                   tensor["dtype"] = "I8";  // beside the codes of the same module
-                   tensor["shape"] = {1, values.size()};
-                   return true;
-                 });
-  change_header(head + "/model.safetensors", [&](Json& header) {
-    header[q + "weight"] = header.at("model.norm.weight");
-    header.erase("model.norm.weight");
-  });
-  EXPECT_NE(open(configure({{"weights", head}}), &of)
-                .second.find(q + "weight': expected none beside the codes of "),
-            std::string::npos);
+  // More inputs than any head has; also where so many codes would overflow.
+  const std::string file = head + "/model.safetensors";
+  for (const auto& [rows, columns] : {std::pair{1, int64_t{1} << 16}, {0, int64_t{1} << 61}}) {
+    fs::copy_file(file, root_ + "/whole.safetensors");
+    const Json shape = {rows, columns};
+    const size_t bytes = rows == 0 ? 0 : to_size(columns) * sizeof(int32_t);
+    change_tensors(file, [&](const std::string& name, Json& tensor, std::string& values) {
+      if (name != q + "weight_packed") return true;
+      tensor["shape"] = shape;
+      values.assign(bytes, '\0');
+      return true;
+    });
+    const std::string text = open(configure({{"weights", head}}), &of).second;
+    EXPECT_NE(text.find("expected 1 to 2^31 - 1 outputs and 1 to 2^18 inputs"), std::string::npos)
+        << text;
+    fs::rename(root_ + "/whole.safetensors", file);
+  }
+  // A matrix beside the codes of the same module.
+  for (const char* type : {"I8", "BF16", "F32"}) {
+    fs::copy_file(file, root_ + "/whole.safetensors");
+    change_tensors(file, [&](const std::string& name, Json& tensor, std::string& values) {
+      if (name != "model.norm.weight") return true;
+      const size_t bytes = type == std::string("I8") ? 1 : type == std::string("F32") ? 4 : 2;
+      tensor["dtype"] = type;
+      tensor["shape"] = {1, values.size() / bytes};
+      return true;
+    });
+    change_header(file, [&](Json& header) {
+      header[q + "weight"] = header.at("model.norm.weight");
+      header.erase("model.norm.weight");
+    });
+    EXPECT_NE(open(configure({{"weights", head}}), &of)
+                  .second.find(q + "weight': expected none beside the codes of "),
+              std::string::npos)
+        << type;
+    fs::rename(root_ + "/whole.safetensors", file);
+  }
   change_tensors(head + "/model.safetensors", [&](const std::string& name, Json&, std::string&) {
     return name != q + "weight_scale";
   });
