@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -306,11 +307,10 @@ Result<Match> make_match(const std::string& text, QuantizationSource& from,
   return Match{kind, std::move(pattern)};
 }
 
-Status check_target(const QuantizationSource& from, const std::string& text,
+// `modules`: of the source.
+Status check_target(const std::set<std::string_view>& modules, const std::string& text,
                     const std::string& where) {
-  if (kind_of(text) != Kind::kName || text == "lm_head" ||
-      std::find(from.modules.begin(), from.modules.end(), text) != from.modules.end())
-    return Status();
+  if (kind_of(text) != Kind::kName || text == "lm_head" || modules.contains(text)) return Status();
   const std::string what = text.ends_with("Attention")   ? "quantized attention is not computed"
                            : text.ends_with("Embedding") ? "quantized embeddings are not read"
                                                          : "the model has no such matrix";
@@ -336,6 +336,7 @@ Status read_groups(QuantizationSource& from, QuantizationRules& out, std::vector
     return Status(Code::kDataLoss, place + ": expected groups of modules, found " +
                                        quote(groups.dump(-1, ' ', true)));
   }
+  const std::set<std::string_view> modules(from.modules.begin(), from.modules.end());
   for (const auto& [name, group] : groups.items()) {
     const std::string where = key_place(place, name);
     SPECD_TRY(MatrixFormat made, read_group(group, format, where));
@@ -344,7 +345,7 @@ Status read_groups(QuantizationSource& from, QuantizationRules& out, std::vector
     if (texts.empty())
       return Status(Code::kDataLoss, where_targets + ": expected modules, found none");
     for (const std::string& text : texts) {
-      SPECD_OK_OR_RETURN(check_target(from, text, where_targets));
+      SPECD_OK_OR_RETURN(check_target(modules, text, where_targets));
       SPECD_TRY(Match match, make_match(text, from, where_targets));
       targets.push_back({text, std::move(match), out.formats.size(), where_targets});
     }

@@ -32,7 +32,7 @@ class NamePattern {
   // fail with kUnsupported when it has too few.
   static Result<NamePattern> make(Rule rule, std::string text, StepBudget& budget,
                                   const std::string& where);
-  // Whether a module has such a name. REQUIRES a name in ASCII
+  // Whether a module has such a name, which is UTF-8. In an expression \w and \d are those of ASCII.
   Result<bool> matches(std::string_view name, StepBudget& budget) const;
 
   const std::string& text() const { return text_; }

@@ -27,8 +27,8 @@ struct QuantizationSource {
   Json block;
   std::string where;  // file and keys
   int64_t n_layers = 0;
-  std::vector<std::string>
-      modules;  // the layers' seven each, and lm_head unless it is the embedding
+  // Of a model: the layers' seven each, and lm_head unless it is the embedding. Of other files: what they have.
+  std::vector<std::string> modules;
   // Of all patterns on all modules, 40 million steps: at most a third of a second.
   StepBudget budget{192 << 10};
 };

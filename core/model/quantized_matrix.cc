@@ -75,8 +75,10 @@ Result<const TensorView*> QuantizedMatrix::need(const char* name, const std::vec
                                        names + " by " + format_.place);
   }
   if (!std::ranges::equal(shape, view.shape)) {
+    const int64_t sizes[] = {n_out_, n_in_};
     return Status(Code::kDataLoss, where + ": shape " + shape_text(view.shape) + ", expected " +
-                                       shape_text(shape) + " by config.json and " + format_.place);
+                                       shape_text(shape) + " for a matrix of " + shape_text(sizes) +
+                                       " by " + format_.place);
   }
   return &view;
 }
@@ -397,7 +399,16 @@ Result<std::pair<int32_t, int32_t>> QuantizedMatrix::shape_of(const Checkpoint& 
   const int64_t rows = shape[0], columns = shape[1], of_word = 32 / format.bits;
   const bool is_possible = std::max(rows, columns) <= kOutputsMax;  // so products do not overflow
   int64_t n_out = rows, n_in = columns;
-  if (is_possible && is_packed) n_in = columns * of_word;
+  if (is_possible && is_packed) {
+    n_in = columns * of_word;
+    // The last word may have fewer codes. A size that does not fit to the words is refused by open().
+    const auto sizes = checkpoint.tensors().find(module + ".weight_shape");
+    if (sizes != checkpoint.tensors().end() && sizes->second.view->type == TensorType::kI64 &&
+        sizes->second.view->shape == std::vector<int64_t>{2}) {
+      const auto said = number_at<int64_t>(*sizes->second.view, 1);
+      if (said > n_in - of_word && said < n_in) n_in = said;
+    }
+  }
   if (is_possible && format.layout == Layout::kGptq)
     std::tie(n_out, n_in) = std::pair(columns, rows * of_word);
   if (is_possible && format.layout == Layout::kAwq)

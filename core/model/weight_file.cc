@@ -92,6 +92,7 @@ Result<std::shared_ptr<const WeightFile>> WeightFile::open(const std::string& pa
 Status WeightFile::find_coded(const std::string& folder) {
   const Checkpoint::Tensors& tensors = checkpoint_.tensors();
   std::vector<std::string> modules;
+  const std::string* codes = nullptr;  // a tensor that is nothing else
   bool has_codes = false;
   for (const auto& [name, entry] : tensors) {
     const size_t dot = name.rfind('.');
@@ -106,6 +107,7 @@ Status WeightFile::find_coded(const std::string& folder) {
                                          quote(weight) + ": expected none beside the codes of " +
                                          quote(module));
     }
+    if (is_packed) codes = &name;
     has_codes |= is_packed || !kernel_dtype(entry.view->type).ok();
     modules.push_back(module);
   }
@@ -113,6 +115,14 @@ Status WeightFile::find_coded(const std::string& folder) {
   if (has_codes) {
     SPECD_TRY(const Quantization quantization,
               Quantization::read(config_.value_or(Json::object()), folder, modules));
+    if (codes != nullptr && quantization.is_empty()) {
+      return Status(Code::kDataLoss, quote(checkpoint_.path_of(*codes), 400) + ", tensor " +
+                                         quote(*codes) + ": has codes, and " +
+                                         quote(config_path_, 400) +
+                                         " does not say how they are quantized; copy the one that "
+                                         "was published with them");
+    }
+    std::map<CodeKind, std::shared_ptr<PlacedOrder>> orders;
     for (const std::string& module : modules) {
       const MatrixFormat* format = quantization.of(module);
       const auto plain = tensors.find(module + ".weight");
@@ -120,14 +130,12 @@ Status WeightFile::find_coded(const std::string& folder) {
           (plain != tensors.end() && kernel_dtype(plain->second.view->type).ok()))
         continue;
       SPECD_TRY(const auto shape, QuantizedMatrix::shape_of(checkpoint_, module, *format));
-      uint64_t bytes = 0;
       SPECD_TRY(QuantizedMatrix matrix,
                 QuantizedMatrix::open(checkpoint_, module, shape.first, shape.second, *format,
-                                      [&](const std::string& name) {
-                                        parts.insert(name);
-                                        bytes += checkpoint_.at(name).bytes;
-                                      }));
-      coded_.emplace(module + ".weight", Coded{std::move(matrix), bytes});
+                                      [&](const std::string& name) { parts.insert(name); }));
+      std::shared_ptr<PlacedOrder>& order = orders[matrix.kind()];
+      if (order == nullptr) order = std::make_shared<PlacedOrder>(matrix.kind());
+      coded_.emplace(module + ".weight", Coded{std::move(matrix), order});
     }
   }
   for (const auto& [name, entry] : tensors) {

@@ -12,15 +12,16 @@
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "core/model/checkpoint.h"
+#include "core/model/code_order.h"
 #include "core/model/quantized_matrix.h"
 
 namespace specd {
 
 class WeightFile {
  public:
-  // Errors are those of Checkpoint::open(), Quantization::read() and QuantizedMatrix::open(). Refuses files that a link brings from outside of the
-  // folder (kFailedPrecondition), except the blobs of a Hugging Face cache, whose snapshots are
-  // folders of such links. Values are not read.
+  // Errors are those of Checkpoint::open(), Quantization::read() and QuantizedMatrix::open(). Refuses files that a
+  // link brings from outside of the folder (kFailedPrecondition), except the blobs of a Hugging Face cache, whose
+  // snapshots are folders of such links. Of the values it reads those that decide the order of codes alone.
   static Result<std::shared_ptr<const WeightFile>> open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -29,7 +30,7 @@ class WeightFile {
   // A quantized matrix, which stands for the tensors that have its codes, scales and what else there is.
   struct Coded {
     QuantizedMatrix matrix;
-    uint64_t bytes;  // of these tensors
+    std::shared_ptr<PlacedOrder> order;  // of its kind, in host memory
   };
   // By the name that the matrix would have if it were not quantized: "MODULE.weight".
   const std::map<std::string, Coded, std::less<>>& coded() const { return coded_; }

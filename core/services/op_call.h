@@ -38,6 +38,7 @@ class OpCall {
     return on_host_ ? static_cast<Device&>(state_->lane(*call_).cpu) : state_->device;
   }
   ServiceState& state() const { return *state_; }
+  ServiceLane& lane() const { return state_->lane(*call_); }
   specd_call* call() const { return call_; }
   const char* name() const { return name_; }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/to_size.h"
 #include "core/device/staging.h"
 #include "core/services/arguments.h"
 #include "core/services/model_arguments.h"
@@ -85,6 +86,26 @@ void shared_head(const SharedHead& head, const float* x, int32_t n, float* out) 
   }
 }
 
+// Matrices of codes need memory for each row of x. The lane keeps it: for kLinearScratchBytes, or for one row
+// of an x that needs more. Returns the number of rows that it is enough for.
+constexpr uint64_t kLinearScratchBytes = 1u << 20;
+int32_t with_scratch(OpCall& op, const kernels::PackedMatrix& weights, int32_t n) {
+  const uint64_t of_row = kernels::matmul_scratch_bytes(weights, 1);
+  if (of_row == 0) return n;
+  const auto at_once = static_cast<int32_t>(
+      std::clamp<uint64_t>(kLinearScratchBytes / of_row, 1, to_size(std::max(n, 1))));
+  ServiceLane& lane = op.lane();
+  const uint64_t bytes = std::max(kLinearScratchBytes, of_row);
+  if (lane.linear_scratch.bytes() >= bytes) return at_once;
+  Result<Buffer> memory = lane.cpu.allocate(bytes, "rows of x for a matrix of codes");
+  if (memory.ok()) {
+    lane.linear_scratch = std::move(memory).value();
+  } else {
+    op.fail(SPECD_E_EXHAUSTED, memory.status().message());
+  }
+  return at_once;
+}
+
 specd_status ops_linear(const specd_host* host, specd_call* call, const specd_matrix* matrix,
                         const specd_tensor* x, const specd_tensor* bias, const specd_tensor* out) {
   OpCall op(host, call, "ops.linear", x);
@@ -110,16 +131,17 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
     if (held->shared != nullptr) {
       shared_head(*held->shared, in, n, to);
     } else {
-      // The target's output head may be quantized. Otherwise, and on devices, this is empty.
-      const size_t bytes = op.on_host() ? kernels::matmul_scratch_bytes(weights, n) : 0;
-      std::vector<float> scratch((bytes + 3) / sizeof(float));
-      ops.matmul(stream, {.x = in,
-                          .weights = weights,
-                          .out = to,
-                          .n_rows = n,
-                          .k_segments = 1,
-                          .scratch = scratch.data()});
+      const int32_t at_once = op.on_host() ? with_scratch(op, weights, n) : n;
+      for (int32_t done = 0; op.ok() && done < n; done += at_once) {
+        ops.matmul(stream, {.x = in + int64_t{done} * weights.n_in,
+                            .weights = weights,
+                            .out = to + int64_t{done} * weights.n_out,
+                            .n_rows = std::min(at_once, n - done),
+                            .k_segments = 1,
+                            .scratch = op.lane().linear_scratch.data()});
+      }
     }
+    if (!op.ok()) return;
     if (add != nullptr) ops.map(stream, kernels::add_bias(to, add, n, weights.n_out));
   });
 }

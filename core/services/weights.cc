@@ -294,9 +294,25 @@ Status wrong_sum(const specd_weights& weights, std::span<const std::string> name
                                      std::to_string(expected));
 }
 
-// What matrix() charges, 0 when a tensor is missing: the bytes of all tensors of its parts.
-uint64_t stored_bytes(const specd_weights& weights, std::span<const std::string> names,
-                      int64_t n_out, int64_t n_in) {
+// A stream of the device for one copy, whose failure concerns no other.
+Result<std::unique_ptr<Device>> open_loader(Device& of) {
+  Result<std::unique_ptr<Device>> loader = of.open_beside();
+  if (loader.ok()) return loader;
+  return Status(Code::kExhausted, "a stream to load weights: " + loader.status().message());
+}
+
+}  // namespace
+
+uint64_t WeightService::code_bytes(const WeightFile::Coded& coded) const {
+  const kernels::CodeOrder& order = coded.order->order();
+  const int32_t n_out = coded.matrix.n_out();
+  return std::max(cpu_.ops().packed_code_bytes(order, n_out),
+                  device_.ops().packed_code_bytes(order, n_out)) +
+         coded.order->bytes();
+}
+
+uint64_t WeightService::charge_of(const specd_weights& weights, std::span<const std::string> names,
+                                  int64_t n_out, int64_t n_in) const {
   const Checkpoint::Tensors& all = weights.file->checkpoint().tensors();
   if (!weights.file->coded().contains(names.front())) {
     const auto first = all.find(names.front());
@@ -307,19 +323,10 @@ uint64_t stored_bytes(const specd_weights& weights, std::span<const std::string>
   uint64_t bytes = 0;
   for (const std::string& name : names) {
     const auto found = weights.file->coded().find(name);
-    if (found != weights.file->coded().end()) bytes += found->second.bytes;
+    if (found != weights.file->coded().end()) bytes += code_bytes(found->second);
   }
   return bytes;
 }
-
-// A stream of the device for one copy, whose failure concerns no other.
-Result<std::unique_ptr<Device>> open_loader(Device& of) {
-  Result<std::unique_ptr<Device>> loader = of.open_beside();
-  if (loader.ok()) return loader;
-  return Status(Code::kExhausted, "a stream to load weights: " + loader.status().message());
-}
-
-}  // namespace
 
 Result<std::shared_ptr<specd_matrix>> WeightService::make_matrix(const specd_weights& weights,
                                                                  std::span<const std::string> names,
@@ -373,15 +380,19 @@ Result<std::shared_ptr<specd_matrix>> WeightService::make_coded_matrix(
     const specd_weights& weights, std::span<const std::string> names, int64_t n_out, int64_t n_in,
     bool on_device) {
   std::vector<const QuantizedMatrix*> parts;
+  std::shared_ptr<PlacedOrder> order;
   int64_t rows = 0;
   const auto wrong = [&](const std::string& name, const std::string& why) {
     return Status(Code::kDataLoss, where_of(weights, name) + ": " + why);
   };
   for (const std::string& name : names) {
     const auto found = weights.file->coded().find(name);
-    if (found == weights.file->coded().end())
-      return wrong(name, "missing or not quantized, " + quote(names.front()) +
-                             " is; expected one type for all parts of a matrix");
+    if (found == weights.file->coded().end()) {
+      const bool is_there = weights.file->checkpoint().tensors().contains(name);
+      return wrong(name, is_there ? "is not quantized, " + quote(names.front()) +
+                                        " is; expected one type for all parts of a matrix"
+                                  : std::string("is missing"));
+    }
     const QuantizedMatrix& part = found->second.matrix;
     if (part.n_in() != n_in || (names.size() == 1 && part.n_out() != n_out)) {
       const int64_t found_shape[] = {part.n_out(), part.n_in()}, wanted[] = {n_out, n_in};
@@ -392,13 +403,17 @@ Result<std::shared_ptr<specd_matrix>> WeightService::make_coded_matrix(
                              "; expected one type for all parts of a matrix");
     rows += part.n_out();
     parts.push_back(&part);
+    order = found->second.order;
   }
   if (rows != n_out) return wrong_sum(weights, names, rows, n_out);
   Device& where = place(on_device);
   SPECD_TRY(const std::unique_ptr<Device> by, open_loader(where));
   auto made = std::make_shared<specd_matrix>();
-  made->order = std::make_shared<PlacedOrder>(parts.front()->kind());
-  SPECD_OK_OR_RETURN(made->order->place_on(where, *by));
+  if (!where.is_host()) {
+    order = std::make_shared<PlacedOrder>(parts.front()->kind());
+    SPECD_OK_OR_RETURN(order->place_on(where, *by));
+  }
+  made->order = std::move(order);
   made->packed = {.n_out = static_cast<int32_t>(n_out), .n_in = static_cast<int32_t>(n_in)};
   made->packed.order = &made->order->order();
   SPECD_TRY(made->memory,
@@ -457,7 +472,7 @@ specd_status WeightService::matrix(specd_owner* owner, const specd_weights* weig
       return SPECD_OK;
     }
   }
-  Charge charge(*owner, stored_bytes(*weights, own_names, n_out, n_in), "weights.matrix");
+  Charge charge(*owner, charge_of(*weights, own_names, n_out, n_in), "weights.matrix");
   if (!charge.is_paid()) return refuse(nullptr, SPECD_E_EXHAUSTED, charge.why());
   const Result<std::shared_ptr<specd_matrix>> made = matrices_.get(
       id, [](const specd_matrix&) { return true; },
@@ -626,8 +641,10 @@ const specd_config* weights_config(const specd_host*, specd_weights* weights) no
   return weights == nullptr || weights->config == nullptr ? nullptr : weights->config->get();
 }
 
-specd_status weights_find(const specd_host*, specd_weights* weights, const char* name,
+specd_status weights_find(const specd_host* host, specd_weights* weights, const char* name,
                           uint32_t number, const char** out_name, specd_tensor* out) {
+  const WeightService* const service = weights_of(host);
+  if (service == nullptr) return no_host("weights.find");
   if (weights == nullptr || out == nullptr)
     return refuse(nullptr, SPECD_E_INVALID, "weights.find: an argument is null");
   const std::vector<std::string>& names = weights->file->names();
@@ -647,7 +664,7 @@ specd_status weights_find(const specd_host*, specd_weights* weights, const char*
     const int64_t shape[] = {matrix.n_out(), matrix.n_in()};
     const Dtype dtype{SPECD_DT_OPAQUE, static_cast<uint8_t>(matrix.kind().bits)};
     *out = view_of(nullptr, dtype, shape, false, 0);
-    out->byte_capacity = coded->second.bytes;
+    out->byte_capacity = service->code_bytes(coded->second);
     return SPECD_OK;
   }
   const TensorView& view = weights->file->checkpoint().at(*found);

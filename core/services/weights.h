@@ -119,7 +119,13 @@ class WeightService final {
   specd_status embedding(specd_owner* owner, specd_tensor* out);
   specd_status head(specd_owner* owner, specd_matrix** out) const;
 
+  // What matrix() charges for a quantized tensor: what it takes in host memory or on the device, whichever is more.
+  uint64_t code_bytes(const WeightFile::Coded& coded) const;
+
  private:
+  // What matrix() charges, 0 when a tensor is missing.
+  uint64_t charge_of(const specd_weights& weights, std::span<const std::string> names,
+                     int64_t n_out, int64_t n_in) const;
   Result<std::shared_ptr<const WeightFile>> file_at(const std::string& path);
   Result<std::shared_ptr<specd_matrix>> make_matrix(const specd_weights& weights,
                                                     std::span<const std::string> names,

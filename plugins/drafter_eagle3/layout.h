@@ -58,7 +58,7 @@ class Layout {
     read_fusion(weights);
     read_vocabulary(weights);
     has_embedding = weights.has("embed_tokens.weight");
-    if (has_embedding) weights.expect("embed_tokens.weight", {vocab, hidden});
+    if (has_embedding) weights.expect_table("embed_tokens.weight", vocab, hidden);
     if (!has_embedding && hidden != target_hidden) {
       weights.fail("the head has hidden size " + std::to_string(hidden) + ", the target " +
                    std::to_string(target_hidden) +

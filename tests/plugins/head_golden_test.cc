@@ -71,16 +71,17 @@ std::vector<float> hashed(const std::string& name, size_t n, const Json& range) 
   return values;
 }
 
-// [name, "F32", shape, scale, offset], or with integers [name, type, shape, values]. `quantized`: matrices that
-// are not embeddings, with the same values.
+// [name, "F32" or "quantized", shape, scale, offset], or with integers [name, type, shape, values]. `quantized`:
+// all matrices that are not embeddings, with the same values.
 void add_tensor(sdk::FakeWeights& weights, const Json& row, bool quantized) {
   const std::string name = row[0], type = row[1];
   const std::vector<int64_t> shape = row[2];
-  if (type == "F32") {
+  if (type == "F32" || type == "quantized") {
     size_t n = 1;
     for (const int64_t size : shape) n *= static_cast<size_t>(size);
     const std::vector<float> values = hashed(name, n, Json(row.begin() + 3, row.end()));
-    if (quantized && shape.size() == 2 && name.find("embed") == std::string::npos) {
+    const bool is_table = name.find("embed") != std::string::npos;
+    if (type == "quantized" || (quantized && shape.size() == 2 && !is_table)) {
       weights.add_quantized(name, shape, values);
     } else {
       weights.add_f32(name, shape, values);
@@ -593,6 +594,14 @@ TEST(HeadFiles, of_eagle3_that_do_not_fit_are_refused) {
        {without("lm_head.weight"), {"'lm_head.weight' is missing"}},
        {with("midlayer.self_attn.rotary_emb.inv_freq", {8}), {"inv_freq' is not part of"}},
        {with("layers.0.hidden_norm.weight", {64}), {"norm.weight' is not part of"}},
+       {[](Json& changed) {
+          changed["tensors"].push_back({"embed_tokens.weight", "quantized", {400, 64}, 0.125, 0});
+        },
+        {"'embed_tokens.weight' is quantized", "expected float32"}},
+       {[](Json& changed) { tensor(changed, "midlayer.self_attn.k_proj.weight")[1] = "quantized"; },
+        {"k_proj.weight' has type opaque8", "q_proj.weight' has type float32", "one type"}},
+       {[](Json& changed) { tensor(changed, "midlayer.mlp.up_proj.weight")[1] = "quantized"; },
+        {"up_proj.weight' has type opaque8", "gate_proj.weight' has type float32", "one type"}},
        {shaped("fc.weight", {192, 64}), {"'fc.weight'", "[192, 64]", "expected [64, 64]"}},
        {shaped("midlayer.self_attn.q_proj.weight", {128, 64}),
         {"q_proj.weight'", "[128, 64]", "expected [64, 128]"}},

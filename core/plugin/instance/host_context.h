@@ -36,6 +36,7 @@ using HasConfigKey = std::function<bool(std::string_view path)>;
 struct ServiceLane {
   CpuDevice& cpu;
   std::atomic<bool> pool_is_busy{false};
+  Buffer linear_scratch{};  // of ops.linear() with codes; of whoever made the pool busy
 };
 
 struct OwnedBlock {

@@ -474,14 +474,17 @@ TEST_F(WeightsTest, quantized_matrices_stand_for_their_tensors_and_multiply_as_t
       ASSERT_EQ(found.rank, 2u);
       n_in = found.shape[1];
       n_out += found.shape[0];
-      uint64_t of_file = 0;
-      const auto matrix =
-          QuantizedMatrix::open(files, name, static_cast<int32_t>(found.shape[0]),
-                                static_cast<int32_t>(n_in), *quantization.of(name),
-                                [&](const std::string& each) { of_file += files.at(each).bytes; });
+      const auto matrix = QuantizedMatrix::open(files, name, static_cast<int32_t>(found.shape[0]),
+                                                static_cast<int32_t>(n_in), *quantization.of(name),
+                                                [](const std::string&) {});
       ASSERT_TRUE(matrix.ok()) << matrix.status().message();
-      EXPECT_EQ(found.byte_capacity, of_file);
-      bytes += of_file;
+      specd_matrix* alone = nullptr;
+      const uint64_t before = owner_.used_bytes;
+      const std::string full = name + ".weight";
+      ASSERT_EQ(this->matrix(of, {full.c_str()}, found.shape[0], n_in, &alone).second, "");
+      EXPECT_EQ(found.byte_capacity, alone->memory.bytes() + alone->order->bytes());
+      EXPECT_EQ(owner_.used_bytes, before + found.byte_capacity);
+      bytes += found.byte_capacity;
       const auto rows = static_cast<int32_t>(found.shape[0]);
       const CodeKind& kind = matrix.value().kind();
       const size_t groups = to_size(kind.n_groups);
@@ -510,7 +513,8 @@ TEST_F(WeightsTest, quantized_matrices_stand_for_their_tensors_and_multiply_as_t
     std::vector<const char*> tensors = {q_proj.c_str()};
     if (!has_orders) tensors.push_back(k_proj.c_str());
     ASSERT_EQ(matrix(of, tensors, n_out, n_in, &both).second, "");
-    EXPECT_EQ(owner_.used_bytes, used + bytes);
+    EXPECT_EQ(owner_.used_bytes, used + (names.size() == 1 ? 0 : bytes))
+        << "one that it has is paid";
     constexpr size_t kRows = 3;
     std::vector<float> x = short_floats(kRows * to_size(n_in), 4), out(kRows * to_size(n_out));
     const specd_tensor x_t = host_f32(x.data(), {kRows, n_in}),
@@ -534,7 +538,8 @@ TEST_F(WeightsTest, quantized_matrices_stand_for_their_tensors_and_multiply_as_t
       EXPECT_NE(text.find(words), std::string::npos) << text;
     };
     expect_refused({q_proj.c_str(), norm.c_str()}, n_out,
-                   "'" + norm + "': missing or not quantized");
+                   "'" + norm + "': is not quantized, '" + q_proj);
+    expect_refused({q_proj.c_str(), "model.none.weight"}, n_out, "'model.none.weight': is missing");
     expect_refused({q_proj.c_str()}, n_out + 1, "q_proj.weight': shape [64, 64], expected [");
     if (has_orders) {
       expect_refused({q_proj.c_str(), k_proj.c_str()}, n_out,
@@ -605,10 +610,64 @@ TEST_F(WeightsTest, a_head_whose_codes_cannot_be_is_refused_where_it_is_opened_o
   EXPECT_NE(open(configure({{"weights", head}}), &of).second.find(q + "weight_scale': missing"),
             std::string::npos);
   Json config = parse_json_file(head + "/config.json", 1 << 20).value();
+  const Json description = config["quantization_config"];
+  config.erase("quantization_config");
+  std::ofstream(head + "/config.json") << config.dump();
+  EXPECT_NE(open(configure({{"weights", head}}), &of)
+                .second.find("weight_packed': has codes, and '" + head +
+                             "/config.json' does not say how they are quantized"),
+            std::string::npos);
+  config["quantization_config"] = description;
   config["quantization_config"] = {{"quant_method", "bitsandbytes"}};
   std::ofstream(head + "/config.json") << config.dump();
   EXPECT_NE(open(configure({{"weights", head}}), &of).second.find("bitsandbytes"),
             std::string::npos);
+}
+
+TEST_F(WeightsTest, the_last_word_of_packed_codes_may_have_fewer_of_them) {
+  const std::string head = root_ + "/codes";
+  fs::copy(SPECD_TEST_REFERENCE "/quantized/ct_int8_packed_qwen3", head);
+  const auto open_with = [&](char n_in, specd_weights** of) {
+    change_tensors(head + "/model.safetensors",
+                   [&](const std::string& name, Json&, std::string& values) {
+                     if (name == "lm_head.weight_shape") values[8] = n_in;  // little endian
+                     return true;
+                   });
+    return open(configure({{"weights", head}}), of).second;
+  };
+  specd_weights* of = nullptr;
+  specd_tensor found{};
+  for (const char n_in : {61, 64}) {
+    ASSERT_EQ(open_with(n_in, &of), "");
+    ASSERT_EQ(weights().find(host_, of, "lm_head.weight", 0, nullptr, &found), SPECD_OK);
+    EXPECT_EQ(found.shape[1], n_in);
+  }
+  for (const char n_in : {60, 65, 0, -1}) {
+    EXPECT_NE(open_with(n_in, &of).find("lm_head.weight_shape', [1]: expected 64, found "),
+              std::string::npos);
+  }
+}
+
+TEST_F(WeightsTest, a_call_with_more_rows_than_its_scratch_holds_gives_the_same_bits) {
+  specd_weights* of = nullptr;
+  ASSERT_EQ(
+      open(configure({{"weights", SPECD_TEST_REFERENCE "/quantized/ct_int4_llama"}}), &of).second,
+      "");
+  specd_matrix* m = nullptr;
+  ASSERT_EQ(matrix(of, {"model.layers.1.self_attn.q_proj.weight"}, 64, 64, &m).second, "");
+  constexpr size_t kRows = 20'000, kWidth = 64;
+  ASSERT_GT(kernels::matmul_scratch_bytes(m->packed, kRows), 2u << 20);
+  std::vector<float> x = short_floats(kRows * kWidth, 4), all(kRows * kWidth), one(kWidth);
+  const auto linear = [&](size_t row, int64_t n, std::vector<float>& out) {
+    const specd_tensor x_t = host_f32(x.data() + row * kWidth, {n, kWidth}),
+                       out_t = host_f32(out.data(), {n, kWidth});
+    return table<specd_ops>(SPECD_SERVICE_OPS).linear(host_, &call_, m, &x_t, nullptr, &out_t);
+  };
+  ASSERT_EQ(linear(0, kRows, all), SPECD_OK) << call_.text;
+  for (size_t row = 0; row < kRows; row += row < 5000 ? 611 : 7) {
+    ASSERT_EQ(linear(row, 1, one), SPECD_OK);
+    ASSERT_EQ(std::memcmp(one.data(), all.data() + row * kWidth, sizeof(float) * kWidth), 0) << row;
+  }
 }
 
 TEST_F(WeightsTest, a_quantized_output_head_is_lent_too) {

@@ -81,7 +81,7 @@ static specd_status describe(const specd_factory *factory, const specd_host *hos
       report(host, NULL, "tensor: expected a tensor of [vocab_size, hidden_size] in the weights");
       return SPECD_E_CONFIG;
     }
-    out->bytes_fixed += vocab * width * head.dtype_bits / 8;
+    out->bytes_fixed += head.byte_capacity;
   }
   return SPECD_OK;
 }

@@ -74,7 +74,7 @@ typedef struct specd_tensor {
   uint32_t rank;
   uint32_t reserved0;
   void *data;
-  uint64_t byte_capacity; /* bytes accessible from `data` */
+  uint64_t byte_capacity; /* bytes accessible from `data`; of SPECD_DT_OPAQUE, see weights.h */
   int64_t shape[SPECD_MAX_RANK];
   int64_t stride[SPECD_MAX_RANK]; /* in elements */
 } specd_tensor;

@@ -133,9 +133,11 @@ class DecoderLayer {
     weights.expect(attention + "q_proj.weight", {s.q_width(), s.input});
     weights.expect(attention + "k_proj.weight", {kv_width, s.input});
     weights.expect(attention + "v_proj.weight", {kv_width, s.input});
+    weights.expect_one_type(qkv_names(at));
     weights.expect(attention + "o_proj.weight", {s.hidden, s.q_width()});
     weights.expect(mlp + "gate_proj.weight", {s.ffn, s.hidden});
     weights.expect(mlp + "up_proj.weight", {s.ffn, s.hidden});
+    weights.expect_one_type(gate_up_names(at));
     weights.expect(mlp + "down_proj.weight", {s.hidden, s.ffn});
     weights.expect(at + "post_attention_layernorm.weight", {s.hidden});
     if (s.qkv_bias) {
@@ -236,13 +238,17 @@ class DecoderLayer {
       ops.map(batch, SPECD_MAP_ADD, columns, each.bias, columns);
     }
   }
+  static std::vector<std::string> qkv_names(const std::string& at) {
+    return {at + "self_attn.q_proj.weight", at + "self_attn.k_proj.weight",
+            at + "self_attn.v_proj.weight"};
+  }
+  static std::vector<std::string> gate_up_names(const std::string& at) {
+    return {at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight"};
+  }
   struct Matrices {
     Matrices(const Weights& w, const std::string& at, const Shape& s)
-        : qkv(w.matrix({at + "self_attn.q_proj.weight", at + "self_attn.k_proj.weight",
-                        at + "self_attn.v_proj.weight"},
-                       s.qkv_width(), s.input)),
-          gate_up(w.matrix({at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight"}, 2 * s.ffn,
-                           s.hidden)),
+        : qkv(w.matrix(qkv_names(at), s.qkv_width(), s.input)),
+          gate_up(w.matrix(gate_up_names(at), 2 * s.ffn, s.hidden)),
           o(w, {at + "self_attn.o_proj.weight"}, some(s.o_bias, at + "self_attn.o_proj.bias"),
             s.hidden, s.q_width()),
           down(w, {at + "mlp.down_proj.weight"}, some(s.mlp_bias, at + "mlp.down_proj.bias"),

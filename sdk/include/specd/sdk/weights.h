@@ -30,6 +30,14 @@ inline std::string shape_text(const int64_t* shape, std::size_t rank) {
   return text + "]";
 }
 
+// "type bfloat16", "type opaque4": of a quantized matrix.
+inline std::string type_text(const specd_tensor& t) {
+  const char* names[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  const bool is_known = t.dtype_code < sizeof names / sizeof *names;
+  return std::string("type ") + (is_known ? names[t.dtype_code] : "?") +
+         std::to_string(t.dtype_bits);
+}
+
 class Weights {
  public:
   // Opens the files that `key` of the plugin's configuration names. Throws with the host's reason.
@@ -104,7 +112,7 @@ class Weights {
   }
 
   // Checks a tensor that the head uses, and counts its copy. A matrix may be quantized: then matrix() takes it,
-  // but table() and copy() do not.
+  // but copy() does not.
   void expect(const std::string& name, const std::vector<int64_t>& shape) {
     const specd_tensor t = stored(name);
     bool same = t.rank == shape.size();
@@ -118,8 +126,10 @@ class Weights {
     const bool is_float = t.dtype_code == SPECD_DT_FLOAT || t.dtype_code == SPECD_DT_BFLOAT,
                is_quantized = t.dtype_code == SPECD_DT_OPAQUE && shape.size() == 2;
     if (!is_quantized && (!is_float || t.dtype_bits > 32)) {
-      fail("tensor '" + name + "' has type " + std::to_string(t.dtype_code) + " of " +
-           std::to_string(t.dtype_bits) + " bits, expected float32, float16 or bfloat16");
+      fail(
+          "tensor '" + name + "' has " + type_text(t) +
+          ", expected float32, float16 or bfloat16, or a config.json beside it that says how it is "
+          "quantized");
     }
     if (!used_.insert(name).second) return;
     if (is_quantized) {
@@ -130,6 +140,26 @@ class Weights {
     for (const int64_t size : shape) elements *= static_cast<uint64_t>(size);
     // Vectors are copied as float32, matrices as they are.
     bytes_ += elements * (shape.size() == 1 ? 4 : t.dtype_bits / 8);
+  }
+  // The same for a matrix of which the head takes a table(), so it may not be quantized.
+  void expect_table(const std::string& name, int64_t rows, int64_t columns) {
+    if (stored(name).dtype_code == SPECD_DT_OPAQUE) {
+      fail(
+          "tensor '" + name +
+          "' is quantized, expected float32, float16 or bfloat16; take it from the checkpoint that "
+          "was quantized");
+    }
+    expect(name, {rows, columns});
+  }
+  // Checks that these, which are expected already, can be one matrix().
+  void expect_one_type(const std::vector<std::string>& names) const {
+    const specd_tensor first = stored(names.front());
+    for (const std::string& name : names) {
+      const specd_tensor t = stored(name);
+      if (t.dtype_code == first.dtype_code && t.dtype_bits == first.dtype_bits) continue;
+      fail("tensor '" + name + "' has " + type_text(t) + ", '" + names.front() + "' has " +
+           type_text(first) + "; expected one type, since they are one matrix");
+    }
   }
   // Checks a column of n different token ids below `end`, and counts its copy. Returns them.
   std::vector<int32_t> expect_ids(const std::string& name, int64_t n, int64_t end) {
@@ -151,9 +181,8 @@ class Weights {
         t.dtype_code == SPECD_DT_BOOL || (t.dtype_code == SPECD_DT_INT && t.dtype_bits >= 16);
     const std::size_t bytes = t.dtype_bits / 8;
     if (t.rank != 1 || t.shape[0] != n || !is_int || bytes > 8) {
-      fail("tensor '" + name + "' has shape " + shape_text(t.shape, t.rank) + " and type " +
-           std::to_string(t.dtype_code) + " of " + std::to_string(t.dtype_bits) +
-           " bits, expected integers of [" + std::to_string(n) + "]");
+      fail("tensor '" + name + "' has shape " + shape_text(t.shape, t.rank) + " and " +
+           type_text(t) + ", expected integers of [" + std::to_string(n) + "]");
     }
     std::vector<int64_t> values;
     for (int64_t i = 0; i < n; ++i) {

@@ -1,8 +1,8 @@
 /* Weights of the plugin's own: a folder of safetensors files or one such file, named in the
  * plugin's configuration. The host opens and checks the files; other formats are refused.
  *
- * A matrix that is quantized, as config.json beside the files or hf_quant_config.json says, is one tensor
- * here, "MODULE.weight" of type SPECD_DT_OPAQUE, whatever tensors of the file have its codes and scales.
+ * A matrix that is quantized, as config.json, hf_quant_config.json, quant_config.json or
+ * quantize_config.json beside the files says, is one tensor here, "MODULE.weight" of type SPECD_DT_OPAQUE, whatever tensors of the file have its codes and scales.
  * matrix() takes it like any other; what a format does to x is in core/model/README.md.
  *
  * find() reads the mapped file and needs no memory. matrix() and tensor() make copies in the
@@ -41,15 +41,16 @@ typedef struct specd_weights_api {
   /* [control] A tensor by its name or, when `name` is NULL, by its number in order of names. The
    * data are as stored: in host memory, read only, perhaps unaligned. *out_name, unless NULL, gets
    * the name. Of a quantized matrix there
-   * are no data: dtype_bits are those of a code, and byte_capacity what matrix() charges.
+   * are no data: dtype_bits are those of a code, and byte_capacity what matrix() charges: the
+   * bytes of its codes as they are packed, of their scales, and of the order of its columns.
    * Returns SPECD_E_PRECONDITION when there is no such tensor, and SPECD_E_UNSUPPORTED
    * when it has more than SPECD_MAX_RANK axes or a type without a SPECD_DT_*. */
   specd_status (*find)(const specd_host *, specd_weights *, const char *name, uint32_t number,
                        const char **out_name, specd_tensor *out) SPECD_NOEXCEPT;
   /* [control & active] The matrix [n_out, n_in] for ops/1, made of n tensors (at most 64) of n_in
    * columns (at most 2^18), one below the other (q, k and v; gate and up), of one type: float32,
-   * float16, bfloat16, or quantized in one way. Charged:
-   * the bytes of the tensors. Returns SPECD_E_DATA when a tensor is missing or has another shape or
+   * float16, bfloat16, or quantized in one way. Charged: the byte_capacity of the tensors, as
+   * find() gives them. Returns SPECD_E_DATA when a tensor is missing or has another shape or
    * type, and SPECD_E_EXHAUSTED beyond the quota. */
   specd_status (*matrix)(const specd_host *, specd_owner *, specd_weights *,
                          const char *const *names, uint32_t n, int64_t n_out, int64_t n_in,
