@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and tests on a Debian 12 machine (tests/README.md: what runs where):
 #
-#   bash tests/run.sh            cpu: everything but what is labelled long; asan and tsan: the tests
-#                                that tests/sanitized.cmake lists
-#   bash tests/run.sh --fast     cpu only
-#   bash tests/run.sh --all      cpu, asan and tsan with every test that is built there, tidy with every
-#                                check, each fuzzer for a minute
-#   bash tests/run.sh --nightly  as --all, with a longer storm, ten minutes of each fuzzer, the full
-#                                product of the identity matrices, defects in the CUDA kernels, and real
-#                                clients, which come from PyPI
+#   bash tests/run.sh              cpu: everything but what is labelled long
+#   bash tests/run.sh --sanitized  asan and tsan: the tests that tests/sanitized.cmake lists
+#   bash tests/run.sh --all        cpu, asan and tsan with every test that is built there, tidy with every
+#                                  check, each fuzzer for a minute
+#   bash tests/run.sh --nightly    as --all, with a longer storm, ten minutes of each fuzzer, the full
+#                                  product of the identity matrices, defects in the CUDA kernels, and real
+#                                  clients, which come from PyPI
 #   bash tests/run.sh --all STAGE...     these stages of it alone, as its summary names them
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,10 +15,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mode=${1:-} by_folder=ON
 case "$mode" in
-  '' | --fast) ;;
+  '' | --sanitized) ;;
   --all) by_folder=OFF ;;
   --nightly) by_folder=OFF; export SPECD_STORM_SECONDS=60 ;;
-  *) echo "usage: bash tests/run.sh [--fast | --all | --nightly] [STAGE...]" >&2; exit 2 ;;
+  *) echo "usage: bash tests/run.sh [--sanitized | --all | --nightly] [STAGE...]" >&2; exit 2 ;;
 esac
 chosen_stages=("${@:2}")
 
@@ -72,9 +71,9 @@ full_product() {
   SPECD_NIGHTLY=1 ctest --preset cpu -R 'FullProduct|Bundles.follow|StepNthFailure.of_a_trained_head|Verifiers.(follow|rejection_accepts)' --no-tests=error -j "$(nproc)"
 }
 
-stage cpu preset cpu
+if [ "$mode" != --sanitized ]; then stage cpu preset cpu; fi
 case "$mode" in
-  '')
+  --sanitized)
     stage asan preset asan asan
     stage tsan preset tsan tsan
     ;;

@@ -1,5 +1,5 @@
-# Without a sanitizer the default command (tests/run.sh) runs every test whose label has no `long`; under
-# ASan and TSan it runs the tests listed here. --all runs every test that is built under each. ASan always
+# Without a sanitizer tests/run.sh runs every test whose label has no `long`; under ASan and TSan
+# tests/run.sh --sanitized runs the tests listed here. --all runs every test that is built under each. ASan always
 # includes the fuzzer corpora.
 #
 # ASan and UBSan: parsers of untrusted files and text, the plugin boundary, and what computes indices
@@ -27,9 +27,10 @@ set(specd_tsan_skips IdentityMatrix.recorded_* IdentityMatrix.two_ranks_* Ranks.
   Untrained.a_prompt_of_one_token_* Verifiers.follow_* Verifiers.rejection_accepts_*
   Families/FamilyMatrix.* FamilyEngineOnce.a_sentencepiece_* Cpu/Attention.a_window_* Cpu/Attention.is_near_*
   Cpu/Attention.one_swapped_*
-  Cpu/Draw.* Cpu/Math.* Cpu/Codes.a_code_* Cpu/Codes.another_* Cpu/Codes.are_near_* Cpu/Codes.every_* Cpu/Codes.the_largest_*)
+  Cpu/Draw.* Cpu/Math.* Cpu/Codes.a_code_* Cpu/Codes.another_* Cpu/Codes.are_near_* Cpu/Codes.every_* Cpu/Codes.the_largest_*
+  CodesAmx.the_largest_* Cpu/*.*/scalar Cpu/*.*/avx512)
 
-# Tests of hostile input, which matter under ASan: by default they run only there.
+# Tests of hostile input, which matter under ASan: only --all runs them elsewhere too.
 set(specd_asan_alone DamagedFiles.* HostileConfig.shipped_files_with_any_byte_*
   NthFailure.of_allocations_leaves_* SessionOracleTest.* TokenizerLoad.a_file_with_any_byte_*)
 

@@ -44,7 +44,27 @@ constexpr int64_t awq_place(int64_t column) {
   return column / 8 * 8 + kPlaces[column % 8];
 }
 
+std::string codes_name(const std::string& module, const MatrixFormat& format) {
+  switch (format.layout) {
+    case Layout::kPacked:
+      return module + ".weight_packed";
+    case Layout::kGptq:
+    case Layout::kAwq:
+      return module + ".qweight";
+    case Layout::kInt8:
+    case Layout::kFloat8:
+      break;
+  }
+  return module + ".weight";
+}
+
 }  // namespace
+
+std::string QuantizedMatrix::place() const {
+  const std::string codes = codes_name(module_, format_);
+  if (!checkpoint_->tensors().contains(codes)) return checkpoint_->place_of_missing(codes);
+  return quote(checkpoint_->path_of(codes), 400) + ", tensor " + quote(codes);
+}
 
 Status QuantizedMatrix::bad_value(const std::string& name, int64_t index,
                                   const std::string& expected, const std::string& found) const {
@@ -87,7 +107,7 @@ Status QuantizedMatrix::open_codes(const MatrixFormat& format) {
   const int64_t of_word = 32 / format.bits;
   const auto whole_words = [&](const char* what, int64_t n) -> Status {
     if (n % of_word == 0) return Status();
-    return Status(Code::kDataLoss, quote(module_) + ": " + what + " is " + std::to_string(n) +
+    return Status(Code::kDataLoss, place() + ": " + what + " is " + std::to_string(n) +
                                        ", expected a multiple of " + std::to_string(of_word) +
                                        " for the words of " + format.place);
   };
@@ -184,7 +204,7 @@ Status QuantizedMatrix::open_groups(const MatrixFormat& format) {
   const bool is_grouped = format.scales == Scales::kGroup || format.scales == Scales::kBlock;
   const int64_t group = is_grouped ? format.group : n_in_;
   if (format.scales == Scales::kGroup && n_in_ > group && n_in_ % group != 0) {
-    return Status(Code::kDataLoss, quote(module_) + " has " + std::to_string(n_in_) +
+    return Status(Code::kDataLoss, place() + ": " + std::to_string(n_in_) +
                                        " inputs, expected a multiple of the group_size " +
                                        std::to_string(group) + " of " + format.place);
   }
@@ -238,7 +258,7 @@ Result<QuantizedMatrix> QuantizedMatrix::open(
                    : format.layout == Layout::kInt8 && rounds_x ? 8
                                                                 : 16;
   if (m.kind_.x_bits == 8 && n_in > kernels::kRun8Max) {
-    return Status(Code::kUnsupported, quote(module) + " has " + std::to_string(n_in) +
+    return Status(Code::kUnsupported, m.place() + ": " + std::to_string(n_in) +
                                           " inputs, supported with 8-bit inputs: up to " +
                                           std::to_string(kernels::kRun8Max));
   }
@@ -378,11 +398,8 @@ Status QuantizedMatrix::pack(Device& device, int32_t begin, int32_t n, int32_t k
 Result<std::pair<int32_t, int32_t>> QuantizedMatrix::shape_of(const Checkpoint& checkpoint,
                                                               const std::string& module,
                                                               const MatrixFormat& format) {
-  const bool is_packed = format.layout == Layout::kPacked,
-             is_qweight = format.layout == Layout::kGptq || format.layout == Layout::kAwq;
-  const std::string name = module + (is_packed    ? ".weight_packed"
-                                     : is_qweight ? ".qweight"
-                                                  : ".weight");
+  const bool is_packed = format.layout == Layout::kPacked;
+  const std::string name = codes_name(module, format);
   const auto found = checkpoint.tensors().find(name);
   if (found == checkpoint.tensors().end()) {
     return Status(Code::kDataLoss,

@@ -57,6 +57,7 @@ class QuantizedMatrix {
   Status open_zeros(const MatrixFormat& format);
   Status open_groups(const MatrixFormat& format);
   Result<uint8_t> gptq_zero(int64_t row, int64_t group) const;
+  std::string place() const;  // file and tensor of the codes
   // `index`: of the number in the tensor `name` of the module.
   Status bad_value(const std::string& name, int64_t index, const std::string& expected,
                    const std::string& found) const;

@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the reference implementation's limit
 constexpr uint64_t kLengthBytes = 8;
 constexpr char kQuantizedHint[] =
-    "; only the linear layers of a model can be quantized, in a layout that specd reads; use the "
+    "; only linear layers can be quantized, in a layout that specd reads; use the "
     "checkpoint that this one was made from";
 
 struct TypeInfo {

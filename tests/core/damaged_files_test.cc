@@ -12,13 +12,16 @@
 #include <span>
 #include <vector>
 
+#include "core/base/to_size.h"
 #include "core/base/utf8.h"
 #include "core/model/checkpoint.h"
 #include "core/model/generation_config.h"
+#include "core/model/weight_file.h"
 #include "core/plugin/bundle/elf_file.h"
 #include "core/plugin/bundle/manifest.h"
 #include "core/chat/chat_template.h"
 #include "core/text/tokenizer.h"
+#include "tests/core/model/safetensors_rig.h"
 #include "tests/cpu_clock.h"
 
 namespace specd {
@@ -161,6 +164,36 @@ TEST_F(DamagedFiles, descriptions_of_quantization) {
                   fs::copy_options::overwrite_existing);
     damage(name, read(quantized + folder + "/" + name), load, kConfigPlaces);
     fs::remove(root_ + "/" + name);
+  }
+}
+
+// A plugin's weights with one matrix in codes; what is read of them is what a head would take.
+TEST_F(DamagedFiles, heads_in_codes) {
+  const auto load = [&]() -> Status {
+    SPECD_TRY(const std::shared_ptr<const WeightFile> file, WeightFile::open(root_));
+    for (const auto& [name, coded] : file->coded()) {
+      const QuantizedMatrix& matrix = coded.matrix;
+      const auto groups = to_size(matrix.kind().n_groups);
+      std::vector<uint8_t> codes(to_size(matrix.n_in())), zeros(groups);
+      std::vector<float> scales(groups);
+      for (int32_t row = 0; row < matrix.n_out(); ++row) {
+        SPECD_OK_OR_RETURN(matrix.read(row, 1, codes.data(), scales.data(), zeros.data()));
+      }
+    }
+    return Status();
+  };
+  for (const char* model : {"ct_int4_actorder_llama", "gptq_actorder_llama", "awq_llama"}) {
+    const std::string from = std::string(SPECD_TEST_REFERENCE) + "/quantized/" + model;
+    fs::copy(from, root_, fs::copy_options::overwrite_existing);
+    change_tensors(root_ + "/model.safetensors", [&](const std::string& name, Json&, std::string&) {
+      return name.starts_with("model.layers.0.self_attn.k_proj.");
+    });
+    const std::string good = read(root_ + "/model.safetensors");
+    uint64_t header = 0;
+    std::memcpy(&header, good.data(), sizeof(header));
+    damage("model.safetensors", good, load, kTensorPlaces, 8 + header);
+    fs::remove_all(root_);
+    fs::create_directory(root_);
   }
 }
 

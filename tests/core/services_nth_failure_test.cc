@@ -68,6 +68,60 @@ class ServicesNthFailure : public ModelServiceTest {
     EXPECT_EQ(models_->models()[0]->kv.pages_held, 0);
   }
 
+  // Copies two matrices as one, and a vector, of the weights in `path`, with every allocation failing once.
+  void copy_weights_of(const std::string& path) {
+    const auto& api = table<specd_weights_api>(SPECD_SERVICE_WEIGHTS);
+    const auto config = PluginConfig::make({{"weights", path}}, nullptr).value();
+    owner_.plugin = owner_.label = "inst";
+    owner_.device_type = SPECD_DEV_CPU;
+    {
+      const MutexLock lock(owner_.mutex);
+      owner_.quota_bytes = 1 << 24;
+    }
+    specd_weights* weights = nullptr;
+    ASSERT_EQ(api.open(host_, &owner_, config->get(), "weights", &weights), SPECD_OK);
+    const char* const names[] = {"model.layers.0.self_attn.q_proj.weight",
+                                 "model.layers.0.self_attn.k_proj.weight"};
+    specd_tensor q{}, k{}, copy{};
+    ASSERT_EQ(api.find(host_, weights, names[0], 0, nullptr, &q), SPECD_OK);
+    ASSERT_EQ(api.find(host_, weights, names[1], 0, nullptr, &k), SPECD_OK);
+    const auto forget = [&] {
+      const MutexLock lock(owner_.mutex);
+      owner_.matrices.clear();
+      while (owner_.weights.size() > 1) {
+        const auto is_copy = [&](const auto& each) { return each.get() != weights; };
+        owner_.weights.erase(std::find_if(owner_.weights.begin(), owner_.weights.end(), is_copy));
+      }
+      owner_.used_bytes = 0;
+    };
+    const auto expect_nothing = [&](specd_status status) {
+      // What reads the limits of the machine does without them.
+      if (status == SPECD_OK) return;
+      EXPECT_EQ(status, SPECD_E_EXHAUSTED);
+      const MutexLock lock(owner_.mutex);
+      EXPECT_EQ(owner_.used_bytes, 0u);
+      EXPECT_TRUE(owner_.matrices.empty());
+      EXPECT_EQ(owner_.weights.size(), 1u);
+    };
+    specd_matrix* matrix = nullptr;
+    EXPECT_GT(until_untouched(
+                  forget,
+                  [&] {
+                    return api.matrix(host_, &owner_, weights, names, 2, q.shape[0] + k.shape[0],
+                                      q.shape[1], &matrix);
+                  },
+                  expect_nothing),
+              5);
+    EXPECT_GT(until_untouched(
+                  forget,
+                  [&] {
+                    return api.tensor(host_, &owner_, weights, "model.norm.weight", 1, &q.shape[1],
+                                      SPECD_DT_FLOAT, 32, &copy);
+                  },
+                  expect_nothing),
+              5);
+  }
+
   const std::vector<int32_t> text_ = some_tokens(40, 1);
 };
 
@@ -322,58 +376,11 @@ TEST_F(ServicesNthFailure, of_allocations_in_refusals_ends_no_process) {
 }
 
 TEST_F(ServicesNthFailure, of_allocations_where_weights_are_copied_costs_nothing) {
-  const auto& api = table<specd_weights_api>(SPECD_SERVICE_WEIGHTS);
-  const auto config =
-      PluginConfig::make({{"weights", std::string(SPECD_TEST_ZOO) + "/pico-draft"}}, nullptr)
-          .value();
-  owner_.plugin = owner_.label = "inst";
-  owner_.device_type = SPECD_DEV_CPU;
-  {
-    const MutexLock lock(owner_.mutex);
-    owner_.quota_bytes = 1 << 24;
-  }
-  specd_weights* weights = nullptr;
-  ASSERT_EQ(api.open(host_, &owner_, config->get(), "weights", &weights), SPECD_OK);
-  const char* const names[] = {"model.layers.0.self_attn.q_proj.weight",
-                               "model.layers.0.self_attn.k_proj.weight"};
-  specd_tensor q{}, k{}, copy{};
-  ASSERT_EQ(api.find(host_, weights, names[0], 0, nullptr, &q), SPECD_OK);
-  ASSERT_EQ(api.find(host_, weights, names[1], 0, nullptr, &k), SPECD_OK);
-  const auto forget = [&] {
-    const MutexLock lock(owner_.mutex);
-    owner_.matrices.clear();
-    while (owner_.weights.size() > 1) {
-      const auto is_copy = [&](const auto& each) { return each.get() != weights; };
-      owner_.weights.erase(std::find_if(owner_.weights.begin(), owner_.weights.end(), is_copy));
-    }
-    owner_.used_bytes = 0;
-  };
-  const auto expect_nothing = [&](specd_status status) {
-    // What reads the limits of the machine does without them.
-    if (status == SPECD_OK) return;
-    EXPECT_EQ(status, SPECD_E_EXHAUSTED);
-    const MutexLock lock(owner_.mutex);
-    EXPECT_EQ(owner_.used_bytes, 0u);
-    EXPECT_TRUE(owner_.matrices.empty());
-    EXPECT_EQ(owner_.weights.size(), 1u);
-  };
-  specd_matrix* matrix = nullptr;
-  EXPECT_GT(until_untouched(
-                forget,
-                [&] {
-                  return api.matrix(host_, &owner_, weights, names, 2, q.shape[0] + k.shape[0],
-                                    q.shape[1], &matrix);
-                },
-                expect_nothing),
-            5);
-  EXPECT_GT(until_untouched(
-                forget,
-                [&] {
-                  return api.tensor(host_, &owner_, weights, "model.norm.weight", 1, &q.shape[1],
-                                    SPECD_DT_FLOAT, 32, &copy);
-                },
-                expect_nothing),
-            5);
+  copy_weights_of(std::string(SPECD_TEST_ZOO) + "/pico-draft");
+}
+
+TEST_F(ServicesNthFailure, of_allocations_where_matrices_of_codes_are_packed_costs_nothing) {
+  copy_weights_of(SPECD_TEST_REFERENCE "/quantized/ct_int4_llama");
 }
 
 }  // namespace

@@ -72,6 +72,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   };
   fuzz::check_message(kv_scales(checkpoint.value(), "", on_tensor).status(), memory.path());
   for (const Format& format : kFormats) {
+    const auto shape = QuantizedMatrix::shape_of(checkpoint.value(), "m", format);
+    fuzz::check_message(shape.status(), memory.path());
+    if (shape.ok()) {
+      const auto [n_out, n_in] = shape.value();
+      const auto any =
+          QuantizedMatrix::open(checkpoint.value(), "m", n_out, n_in, format, on_tensor);
+      fuzz::check_message(any.status(), memory.path());
+      if (any.ok() && to_size(n_in) != any.value().kind().group_of.size())
+        fuzz::fail("an input without a group");
+    }
     const auto matrix =
         QuantizedMatrix::open(checkpoint.value(), "m", kOut, kIn, format, on_tensor);
     fuzz::check_message(matrix.status(), memory.path());

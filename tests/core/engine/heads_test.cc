@@ -402,6 +402,27 @@ TEST_P(QuantizedHeads, of_codes_on_a_plain_target_accept_nearly_as_much) {
     EXPECT_GT(100 * of_codes, 85 * all) << each.name;
   }
   if (GetParam().name != "w4a16") return;
+  // Beside the step, where matrices are made by a thread or a process of the drafter's own.
+  EngineOptions beside = o;
+  beside.routes = {*std::ranges::find(o.routes, "medusa_codes", &RouteOptions::name)};
+  for (const auto& [name, isolation] : {std::pair("medusa_guarded", Isolation::kGuarded),
+                                        std::pair("medusa_process", Isolation::kProcess)}) {
+    RouteOptions each = beside.routes.front();
+    each.name = name;
+    each.isolation = isolation;
+    each.step_budget_us = 4'000'000;
+    beside.routes.push_back(std::move(each));
+  }
+  start(beside);
+  for (const RouteOptions& each : beside.routes) {
+    ASSERT_EQ(report(each.name).state, RouteState::kLive) << report(each.name).refused.to_string();
+    std::vector<Request> all = plain;
+    for (Request& one : all) one.route = each.name;
+    engine_->clear_prefix_cache();
+    expect_identical(run_all(all), texts, each.name);
+    EXPECT_EQ(report(each.name).counts.lost, 0u) << report(each.name).last_problem;
+    EXPECT_EQ(report(each.name).counts.accepted, accepted["medusa_codes"]) << each.name;
+  }
   o.devices = {"cuda:0"};
   start(o);
   plain.resize(2);

@@ -179,7 +179,7 @@ TEST_F(CheckpointTest, quantized_weights_are_refused_with_a_way_out) {
     for (const std::string& part :
          {front + words,
           std::string(
-              "; only the linear layers of a model can be quantized, in a layout that specd "
+              "; only linear layers can be quantized, in a layout that specd "
               "reads; use the checkpoint that this one was made from")}) {
       EXPECT_NE(quantized.message().find(part), std::string::npos) << quantized.message();
     }

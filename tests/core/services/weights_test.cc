@@ -531,6 +531,15 @@ TEST_F(WeightsTest, quantized_matrices_stand_for_their_tensors_and_multiply_as_t
       }
       ASSERT_NEAR(out[i], sum, 1e-3) << model;
     }
+    // Codes are no table.
+    std::vector<int32_t> token = {1};
+    specd_tensor codes{};
+    const specd_tensor token_t = host_i32(token.data(), {1}),
+                       row_t = host_f32(out.data(), {1, n_in});
+    ASSERT_EQ(weights().find(host_, of, q_proj.c_str(), 0, nullptr, &codes), SPECD_OK);
+    EXPECT_EQ(table<specd_ops>(SPECD_SERVICE_OPS).embed(host_, &call_, &codes, &token_t, &row_t),
+              SPECD_E_INVALID);
+    expect_text("table: expected float32, float16 or bfloat16");
     // What is not such a matrix.
     const auto expect_refused = [&](const std::vector<const char*>& parts, int64_t rows,
                                     const std::string& words) {
@@ -622,6 +631,20 @@ TEST_F(WeightsTest, a_head_whose_codes_cannot_be_is_refused_where_it_is_opened_o
   std::ofstream(head + "/config.json") << config.dump();
   EXPECT_NE(open(configure({{"weights", head}}), &of).second.find("bitsandbytes"),
             std::string::npos);
+}
+
+TEST_F(WeightsTest, a_description_that_changes_is_read_again) {
+  const std::string head = root_ + "/codes", description = head + "/quantize_config.json";
+  fs::copy(SPECD_TEST_REFERENCE "/quantized/gptq_actorder_qwen3", head);
+  specd_weights *first = nullptr, *same = nullptr, *of = nullptr;
+  ASSERT_EQ(open(configure({{"weights", head}}), &first).second, "");
+  ASSERT_EQ(open(configure({{"weights", head}}), &same).second, "");
+  EXPECT_EQ(first->file, same->file);
+  Json json = parse_json_file(description, 1 << 20).value();
+  json["bits"] = 8;
+  std::ofstream(description) << json.dump();
+  const std::string text = open(configure({{"weights", head}}), &of).second;
+  EXPECT_NE(text.find("expected ["), std::string::npos) << text;
 }
 
 TEST_F(WeightsTest, the_last_word_of_packed_codes_may_have_fewer_of_them) {
