@@ -184,7 +184,7 @@ TEST_F(DamagedFiles, heads_in_codes) {
   };
   for (const char* model : {"ct_int4_actorder_llama", "gptq_actorder_llama", "awq_llama"}) {
     const std::string from = std::string(SPECD_TEST_REFERENCE) + "/quantized/" + model;
-    fs::copy(from, root_, fs::copy_options::overwrite_existing);
+    fs::copy(from, root_);
     change_tensors(root_ + "/model.safetensors", [&](const std::string& name, Json&, std::string&) {
       return name.starts_with("model.layers.0.self_attn.k_proj.");
     });
