@@ -178,9 +178,8 @@ TEST_F(CheckpointTest, quantized_weights_are_refused_with_a_way_out) {
                  : "dtype '" + std::string(dtype) + "', known are F64 ";
     for (const std::string& part :
          {front + words,
-          std::string(
-              "; only linear layers can be quantized, in a layout that specd "
-              "reads; use the checkpoint that this one was made from")}) {
+          std::string("; only linear layers can be quantized, in a layout that specd "
+                      "reads; use the checkpoint that this one was made from")}) {
       EXPECT_NE(quantized.message().find(part), std::string::npos) << quantized.message();
     }
   }
