@@ -98,7 +98,7 @@ SPECD_INLINE void end_run(const Area& a, int run, int panel, const int32_t* sums
     prefetch_near(a.scale + of_group + kStreams * a.scale_step);
     if (a.zero != nullptr) prefetch_near(a.zero + of_group + kStreams * a.scale_step);
   }
-  const I32x16 zero = a.zero == nullptr ? set1_int(1) : widen_bytes(a.zero + of_group);
+  const I32x16 zero = a.zero == nullptr ? I32x16{} : widen_bytes(a.zero + of_group);
   size_t of_run = a.row * static_cast<size_t>(a.order->n_runs) + static_cast<size_t>(run);
   float* total = a.totals + panel * kWidth;
   for (int r = 0; r < a.rows; ++r) {
@@ -223,7 +223,7 @@ __attribute__((no_sanitize("thread"))) void multiply(const MatmulArgs& args, int
       area.totals = in_place ? out : own_totals;
       if (area.rows != rows_of_shapes) set_shapes(area.rows);
       rows_of_shapes = area.rows;
-      // The first tile reads memory; the others read the same from the second-level cache.
+      // The first tile reads memory; the others read the same from a cache, the second one up to 32,768 k of 8 bits.
       Place again{{area.codes, panels, m.panel_bytes}, {}, 0};
       advance(again, kLead);
       multiply_area<kBits, kBytes>(area, tile == 0 ? ahead : again);

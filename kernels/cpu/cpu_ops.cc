@@ -97,8 +97,8 @@ void matmul(Stream& s, const MatmulArgs& a) {
   const CodeOrder* const order = a.weights.order;
   if (order == nullptr) return spread(s, a, kIsa.matmul, units);
 #if SPECD_KERNELS_X86
-  if (kIsa.multiply_integers == avx512::multiply_integers && avx512_amx::takes(*order, a.n_rows) &&
-      amx_available()) {
+  if (kIsa.multiply_integers == avx512::multiply_integers && amx_available() &&
+      avx512_amx::takes(*order, a.n_rows)) {
     spread(s, a, order->x_bits == 16 ? avx512::round_rows_to_bytes : kIsa.round_rows, a.n_rows);
     return spread(s, a, avx512_amx::multiply_integers, units);
   }

@@ -30,7 +30,7 @@ struct IsaOps {
   void (*draw)(const DrawArgs&, int part, int parts);
   void (*draw_noise)(const DrawNoiseArgs&, int part, int parts);
   void (*lanes)(const LaneArgs&, int part, int parts);
-  // Of matrices of codes. A matmul is round_rows(), then one of the last two.
+  // Of matrices of codes. A matmul is round_rows(), then one of the last two; with tiles, see below.
   void (*pack_codes)(const PackArgs&, int part, int parts);
   void (*round_rows)(const MatmulArgs&, int part, int parts);
   void (*multiply_integers)(const MatmulArgs&, int part, int parts);
@@ -69,8 +69,8 @@ namespace avx512_vnni {
 void multiply_integers(const MatmulArgs&, int part, int parts);
 }  // namespace avx512_vnni
 bool vnni_available();
-// Sixteen rows of x and columns at once; see amx.cc. A matmul of x in 16 bits begins with
-// avx512::round_rows_to_bytes().
+// Sixteen rows of x and columns at once; see amx.cc. Of x in 16 bits it takes
+// what avx512::round_rows_to_bytes() writes, and not what round_rows() does.
 namespace avx512 {
 void round_rows_to_bytes(const MatmulArgs&, int part, int parts);
 }  // namespace avx512

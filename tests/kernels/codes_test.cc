@@ -331,10 +331,12 @@ TEST_P(Codes, every_code_of_float8_has_its_value) {
   }
 }
 
-using Multiply = void(const MatmulArgs&, int part, int parts);
+#if defined(__x86_64__)
 
-std::vector<float> multiplied(Multiply& multiply, const CodeMatrix& w, const std::vector<float>& x,
-                              int32_t n_rows) {
+using Part = void(const MatmulArgs&, int part, int parts);
+
+std::vector<float> multiplied(Part& round, Part& multiply, const CodeMatrix& w,
+                              const std::vector<float>& x, int32_t n_rows, int parts = 1) {
   std::vector<float> out(static_cast<size_t>(n_rows) * w.n_out, kNan);
   const AlignedBytes scratch = aligned_bytes(matmul_scratch_bytes(w.packed, n_rows));
   const MatmulArgs args{.x = x.data(),
@@ -342,8 +344,8 @@ std::vector<float> multiplied(Multiply& multiply, const CodeMatrix& w, const std
                         .out = out.data(),
                         .n_rows = n_rows,
                         .scratch = scratch.get()};
-  isa_ops(Isa::kAvx512).round_rows(args, 0, 1);
-  multiply(args, 0, 1);
+  round(args, 0, 1);
+  for (int part = 0; part < parts; ++part) multiply(args, part, parts);
   return out;
 }
 
@@ -357,66 +359,114 @@ TEST(CodesVnni, have_the_bits_of_avx512_without_it) {
       const CodeMatrix w(ops, kind, n_out, n_in, 13);
       const std::vector<float> x = random_floats(size_t{64} * w.n_in, 14);
       for (const int32_t n_rows : {1, 2, 3, 5, 8, 16, 33, 64}) {
-        EXPECT_EQ(
-            first_difference(multiplied(avx512_vnni::multiply_integers, w, x, n_rows),
-                             multiplied(*isa_ops(Isa::kAvx512).multiply_integers, w, x, n_rows)),
-            -1)
+        const IsaOps& isa = isa_ops(Isa::kAvx512);
+        EXPECT_EQ(first_difference(
+                      multiplied(*isa.round_rows, avx512_vnni::multiply_integers, w, x, n_rows),
+                      multiplied(*isa.round_rows, *isa.multiply_integers, w, x, n_rows)),
+                  -1)
             << kind.name << " " << n_out << "x" << n_in << ", " << n_rows << " rows";
       }
     }
   }
 }
 
-// Tiles of sixteen rows, with rows in which x has no number or only zeros.
+// The kinds whose k are in another order, in groups that tiles take.
+constexpr CodeCase kShuffledForTiles[] = {
+    {.name = "w8a16 shuffled", .x_bits = 16, .group = 128, .shuffled = true},
+    {.name = "w4a16 shuffled",
+     .bits = 4,
+     .x_bits = 16,
+     .group = 64,
+     .has_zeros = true,
+     .shuffled = true}};
+std::vector<CodeCase> integer_cases() {
+  std::vector<CodeCase> cases;
+  std::ranges::copy_if(kCodeCases, std::back_inserter(cases),
+                       [](const CodeCase& kind) { return kind.x_bits != 32; });
+  std::ranges::copy(kShuffledForTiles, std::back_inserter(cases));
+  return cases;
+}
+
+TEST(CodesAmx, take_runs_of_64_and_enough_rows) {
+  std::vector<std::string> taken;
+  for (const CodeCase& kind : integer_cases()) {
+    const CodeMatrix w(cpu_ops(Isa::kScalar), kind, 17, 1024, 19);
+    EXPECT_FALSE(avx512_amx::takes(w.order, 2));
+    EXPECT_EQ(avx512_amx::takes(w.order, 3), avx512_amx::takes(w.order, 12) && kind.x_bits == 8);
+    if (avx512_amx::takes(w.order, 12)) taken.push_back(kind.name);
+  }
+  EXPECT_THAT(taken,
+              testing::ElementsAre("w8a8", "w8a8 with zeros", "w8a8 with one scale for x", "w4a8",
+                                   "w4a8 with zeros", "w8a16 in groups of 64",
+                                   "w4a16 in groups of 128", "w4a16 with zeros",
+                                   "w4a16 of one group", "w8a16 shuffled", "w4a16 shuffled"));
+}
+
+// Tiles of sixteen rows, with rows that are rounded in every way, and as the ops choose them.
 TEST(CodesAmx, have_the_bits_of_avx512_without_it) {
   if (!amx_available()) GTEST_SKIP() << "this processor or operating system has no AMX";
   const Ops& ops = cpu_ops(Isa::kAvx512);
-  std::vector<std::string> taken;
-  for (const CodeCase& kind : kCodeCases) {
-    if (kind.x_bits == 32) continue;
-    const CodeMatrix other(ops, kShallow, 300, 64, 6);
-    for (const auto& [n_out, n_in] : {std::pair{300, 256}, {17, 64}, {131, 1024}}) {
+  const IsaOps& isa = isa_ops(Isa::kAvx512);
+  const CodeMatrix other(ops, kShallow, 300, 64, 6);
+  for (const CodeCase& kind : integer_cases()) {
+    Part& round = kind.x_bits == 16 ? avx512::round_rows_to_bytes : *isa.round_rows;
+    const float largest = kind.x_bits == 16 ? 32512.0f : 127.0f;
+    for (const auto& [n_out, n_in] :
+         {std::pair{300, 256}, {17, 64}, {40, 60}, {33, 192}, {131, 1024}}) {
       const CodeMatrix w(ops, kind, n_out, n_in, 19);
       if (!avx512_amx::takes(w.order, 16)) continue;
-      if (n_in == 1024) taken.push_back(kind.name);
-      std::vector<float> x = random_floats(size_t{129} * w.n_in, 20);
       const size_t row = static_cast<size_t>(n_in);
+      std::vector<float> x = random_floats(129 * row, 20);
       x[row] = kNan;
       std::fill_n(x.begin() + static_cast<ptrdiff_t>(2 * row), row, 0.0f);
+      x[3 * row + 7] = std::numeric_limits<float>::infinity();
+      std::fill_n(x.begin() + static_cast<ptrdiff_t>(4 * row), row, 0x1p-120f);
+      // In the middle of two steps, where runs have the largest value.
+      for (size_t k = 0; k < row; ++k)
+        x[5 * row + k] = k % 16 == 0 ? largest : static_cast<float>(k % 32) + 0.5f;
       x[row * 11 + 5] = 1e30f;
       for (const int32_t n_rows : {3, 5, 8, 12, 15, 16, 17, 33, 64, 129}) {
-        const std::vector<float> out =
+        if (!avx512_amx::takes(w.order, n_rows)) continue;
+        const std::vector<float> expected =
+            multiplied(*isa.round_rows, *isa.multiply_integers, w, x, n_rows);
+        for (const int parts : {1, 3}) {
+          EXPECT_EQ(
+              first_difference(
+                  multiplied(round, avx512_amx::multiply_integers, w, x, n_rows, parts), expected),
+              -1)
+              << kind.name << " " << n_out << "x" << n_in << ", " << n_rows << " rows";
+        }
+        const std::vector<float> chosen =
             run(ops, w, x.data(), n_rows, 1 + n_rows % 4, n_rows % 2 ? &other.packed : &w.packed);
-        EXPECT_EQ(first_difference(
-                      out, multiplied(*isa_ops(Isa::kAvx512).multiply_integers, w, x, n_rows)),
-                  -1)
-            << kind.name << " " << n_out << "x" << n_in << ", " << n_rows << " rows";
+        EXPECT_EQ(first_difference(chosen, expected), -1) << kind.name << ", " << n_rows << " rows";
       }
     }
   }
-  EXPECT_THAT(taken, testing::ElementsAre("w8a8", "w8a8 with zeros", "w8a8 with one scale for x",
-                                          "w4a8", "w4a8 with zeros", "w8a16 in groups of 64",
-                                          "w4a16 in groups of 128", "w4a16 with zeros",
-                                          "w4a16 of one group"));
 }
 
 TEST(CodesAmx, the_largest_codes_and_values_do_not_overflow) {
   if (!amx_available()) GTEST_SKIP() << "this processor or operating system has no AMX";
   const Ops& ops = cpu_ops(Isa::kAvx512);
   constexpr int32_t kRows = 12;
-  for (const CodeCase& kind : kCodeCases) {
-    if (kind.x_bits == 32) continue;
+  for (const CodeCase& kind : integer_cases()) {
     CodeMatrix w(ops, kind, 16, kRun8Max, 7);
     if (!avx512_amx::takes(w.order, kRows)) continue;
     std::fill(w.codes.begin(), w.codes.end(), static_cast<uint8_t>((1 << kind.bits) - 1));
     if (kind.has_zeros) std::fill(w.zero.begin(), w.zero.end(), uint8_t{0});
     w.pack(ops);
-    std::vector<float> x(static_cast<size_t>(kRows) * static_cast<size_t>(w.n_in), 30.0f);
-    std::fill(x.begin() + static_cast<ptrdiff_t>(x.size() / 2), x.end(), -30.0f);
+    // The largest high byte, and in the last rows behind the first value of each run the largest low one.
+    std::vector<float> x(static_cast<size_t>(kRows) * static_cast<size_t>(w.n_in), 32512.0f);
+    const auto part = static_cast<ptrdiff_t>(x.size() / 3);
+    std::fill(x.begin() + part, x.end(), -32512.0f);
+    for (size_t i = x.size() / 3 * 2; i < x.size(); ++i) {
+      if (i % 64 != 0) x[i] = 32511.0f;
+    }
     EXPECT_EQ(first_difference(run(ops, w, x.data(), kRows, 2), w.strict(x, kRows)), -1)
         << kind.name;
   }
 }
+
+#endif
 
 }  // namespace
 }  // namespace specd::kernels

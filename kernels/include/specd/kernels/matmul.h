@@ -70,7 +70,8 @@ struct RoundedRows {
     const size_t bytes = static_cast<size_t>(order.depth) * static_cast<size_t>(order.x_bits / 8);
     return ((bytes + 63) / 64 | 1) * 64;
   }
-  // [n_rows][stride]: int8_t, or int16_t of which each 8 are reordered by place_of_word() (kernels/cpu/code_tiles.h).
+  // [n_rows][stride]: int8_t, or int16_t of which each 8 are reordered by place_of_word() (kernels/cpu/code_tiles.h),
+  // or for the tiles of kernels/cpu/amx.cc the high bytes [depth] of all k, then the low ones.
   int8_t* integers = nullptr;
   float* scale = nullptr;  // [n_rows, n_runs]
   // [n_rows, n_runs]: -(sum of q), multiplied by the zero of all columns if they have the same.
