@@ -18,6 +18,23 @@ int32_t run_max(int32_t x_bits) {
 
 }  // namespace
 
+kernels::CodeOrder PlacedOrder::counts(const CodeKind& kind) {
+  std::vector<int32_t> sizes(to_size(kind.n_groups));
+  for (const int32_t group : kind.group_of) ++sizes[to_size(group)];
+  kernels::CodeOrder order{.n_groups = kind.n_groups,
+                           .bits = kind.bits,
+                           .x_bits = kind.x_bits,
+                           .x_scale = kind.x_scale,
+                           .has_zeros = kind.has_zeros};
+  constexpr int32_t kGrain = kernels::kRunGrain;
+  for (const int32_t size : sizes) {
+    const int32_t longest = run_max(kind.x_bits), rest = size % longest;
+    order.n_runs += size / longest + (rest == 0 ? 0 : 1);
+    order.depth += size - rest + (rest + kGrain - 1) / kGrain * kGrain;
+  }
+  return order;
+}
+
 PlacedOrder::PlacedOrder(const CodeKind& kind) {
   std::vector<int32_t> ks(kind.group_of.size());
   std::iota(ks.begin(), ks.end(), 0);
@@ -39,19 +56,15 @@ PlacedOrder::PlacedOrder(const CodeKind& kind) {
   }
   finish();
   SPECD_CHECK(kind.x_bits != 8 || runs_.size() == 1, "a row of x has one scale");
-  order_ = {.runs = runs_.data(),
-            .source = source_.data(),
-            .n_runs = static_cast<int32_t>(runs_.size()),
-            .n_groups = kind.n_groups,
-            .depth = static_cast<int32_t>(source_.size()),
-            .bits = kind.bits,
-            .x_bits = kind.x_bits,
-            .x_scale = kind.x_scale,
-            .has_zeros = kind.has_zeros};
+  order_ = counts(kind);
+  SPECD_CHECK(runs_.size() == to_size(order_.n_runs) && source_.size() == to_size(order_.depth),
+              "counts() counts what is made");
+  order_.runs = runs_.data();
+  order_.source = source_.data();
 }
 
-uint64_t PlacedOrder::bytes() const {
-  return runs_.size() * sizeof(kernels::Run) + source_.size() * sizeof(int32_t);
+uint64_t PlacedOrder::bytes(const kernels::CodeOrder& order) {
+  return to_size(order.n_runs) * sizeof(kernels::Run) + to_size(order.depth) * sizeof(int32_t);
 }
 
 Status PlacedOrder::place_on(Device& device, Device& by) {

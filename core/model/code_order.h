@@ -31,12 +31,16 @@ class PlacedOrder {
   PlacedOrder(const PlacedOrder&) = delete;
   PlacedOrder& operator=(const PlacedOrder&) = delete;
 
+  // The order of a kind without its arrays, and what the arrays take. Neither makes them.
+  static kernels::CodeOrder counts(const CodeKind& kind);
+  static uint64_t bytes(const kernels::CodeOrder& order);
+
   // Gives it memory on a device, which must outlive it. `by`: whose stream copies, of the same device.
   Status place_on(Device& device, Device& by);
 
   // In host memory before place_on().
   const kernels::CodeOrder& order() const { return order_; }
-  uint64_t bytes() const;  // of its arrays
+  uint64_t bytes() const { return bytes(order_); }
 
  private:
   std::vector<kernels::Run> runs_;

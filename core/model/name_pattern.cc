@@ -24,7 +24,7 @@ Status too_many_steps(const std::string& text) {
 // meaning on a module's name.
 Result<std::string> from_python(std::string_view text, const std::string& where) {
   constexpr std::string_view kEnd = "(?![\\s\\S])";
-  // Names of modules are those of Python, nearly always ASCII, so these need no table of Unicode.
+  // Modules' names are nearly always ASCII, so these need no table of Unicode.
   const auto set_of = [](char escape) -> std::string {
     return escape == 'w' ? "A-Za-z0-9_" : escape == 'd' ? "0-9" : "";
   };

@@ -44,6 +44,10 @@ constexpr int64_t awq_place(int64_t column) {
   return column / 8 * 8 + kPlaces[column % 8];
 }
 
+int64_t integer_at(const TensorView& view, int64_t i) {
+  return view.type == TensorType::kI64 ? number_at<int64_t>(view, i) : number_at<int32_t>(view, i);
+}
+
 std::string codes_name(const std::string& module, const MatrixFormat& format) {
   switch (format.layout) {
     case Layout::kPacked:
@@ -125,9 +129,8 @@ Status QuantizedMatrix::open_codes(const MatrixFormat& format) {
                 need("weight_packed", {n_out_, ceil_div(n_in_, of_word)}, {TensorType::kI32}));
       SPECD_TRY(const TensorView* shape,
                 need("weight_shape", {2}, {TensorType::kI64, TensorType::kI32}));
-      const bool wide = shape->type == TensorType::kI64;
       for (int64_t i = 0; i < 2; ++i) {
-        const int64_t said = wide ? number_at<int64_t>(*shape, i) : number_at<int32_t>(*shape, i);
+        const int64_t said = integer_at(*shape, i);
         const int64_t is = i == 0 ? n_out_ : n_in_;
         if (said != is)
           return bad_value("weight_shape", i, std::to_string(is), std::to_string(said));
@@ -418,11 +421,13 @@ Result<std::pair<int32_t, int32_t>> QuantizedMatrix::shape_of(const Checkpoint& 
   int64_t n_out = rows, n_in = columns;
   if (is_possible && is_packed) {
     n_in = columns * of_word;
-    // The last word may have fewer codes. A size that does not fit to the words is refused by open().
+    // The last word may have fewer codes. open() refuses a size that does not fit the words.
     const auto sizes = checkpoint.tensors().find(module + ".weight_shape");
-    if (sizes != checkpoint.tensors().end() && sizes->second.view->type == TensorType::kI64 &&
-        sizes->second.view->shape == std::vector<int64_t>{2}) {
-      const auto said = number_at<int64_t>(*sizes->second.view, 1);
+    const TensorView* const view =
+        sizes == checkpoint.tensors().end() ? nullptr : sizes->second.view;
+    if (view != nullptr && (view->type == TensorType::kI64 || view->type == TensorType::kI32) &&
+        view->shape == std::vector<int64_t>{2}) {
+      const int64_t said = integer_at(*view, 1);
       if (said > n_in - of_word && said < n_in) n_in = said;
     }
   }

@@ -29,8 +29,8 @@ class QuantizedMatrix {
 
   // Of a matrix that a plugin's head has, so that rows of x fit into the scratch memory of a device (kernels/cuda.h).
   static constexpr int64_t kInputsMax = int64_t{1} << 18;
-  // Outputs and inputs of a module, as the shape of its codes says and its weight_shape. kDataLoss without such a tensor, or with more than
-  // kInputsMax inputs.
+  // Outputs and inputs of a module, as the shape of its codes and its weight_shape say. kDataLoss without such
+  // codes, or with more than kInputsMax inputs.
   static Result<std::pair<int32_t, int32_t>> shape_of(const Checkpoint& checkpoint,
                                                       const std::string& module,
                                                       const MatrixFormat& format);

@@ -122,7 +122,6 @@ Status WeightFile::find_coded(const std::string& folder) {
                                          " does not say how they are quantized; copy the one that "
                                          "was published with them");
     }
-    std::map<CodeKind, std::shared_ptr<PlacedOrder>> orders;
     for (const std::string& module : modules) {
       const MatrixFormat* format = quantization.of(module);
       const auto plain = tensors.find(module + ".weight");
@@ -133,9 +132,8 @@ Status WeightFile::find_coded(const std::string& folder) {
       SPECD_TRY(QuantizedMatrix matrix,
                 QuantizedMatrix::open(checkpoint_, module, shape.first, shape.second, *format,
                                       [&](const std::string& name) { parts.insert(name); }));
-      std::shared_ptr<PlacedOrder>& order = orders[matrix.kind()];
-      if (order == nullptr) order = std::make_shared<PlacedOrder>(matrix.kind());
-      coded_.emplace(module + ".weight", Coded{std::move(matrix), order});
+      const kernels::CodeOrder counts = PlacedOrder::counts(matrix.kind());
+      coded_.emplace(module + ".weight", Coded{std::move(matrix), counts});
     }
   }
   for (const auto& [name, entry] : tensors) {

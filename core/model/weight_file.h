@@ -30,7 +30,7 @@ class WeightFile {
   // A quantized matrix, which stands for the tensors that have its codes, scales and what else there is.
   struct Coded {
     QuantizedMatrix matrix;
-    std::shared_ptr<PlacedOrder> order;  // of its kind, in host memory
+    kernels::CodeOrder counts;  // PlacedOrder::counts() of its kind
   };
   // By the name that the matrix would have if it were not quantized: "MODULE.weight".
   const std::map<std::string, Coded, std::less<>>& coded() const { return coded_; }

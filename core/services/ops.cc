@@ -138,7 +138,7 @@ specd_status ops_linear(const specd_host* host, specd_call* call, const specd_ma
                             .out = to + int64_t{done} * weights.n_out,
                             .n_rows = std::min(at_once, n - done),
                             .k_segments = 1,
-                            .scratch = op.lane().linear_scratch.data()});
+                            .scratch = op.on_host() ? op.lane().linear_scratch.data() : nullptr});
       }
     }
     if (!op.ok()) return;

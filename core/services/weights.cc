@@ -304,11 +304,10 @@ Result<std::unique_ptr<Device>> open_loader(Device& of) {
 }  // namespace
 
 uint64_t WeightService::code_bytes(const WeightFile::Coded& coded) const {
-  const kernels::CodeOrder& order = coded.order->order();
   const int32_t n_out = coded.matrix.n_out();
-  return std::max(cpu_.ops().packed_code_bytes(order, n_out),
-                  device_.ops().packed_code_bytes(order, n_out)) +
-         coded.order->bytes();
+  return std::max(cpu_.ops().packed_code_bytes(coded.counts, n_out),
+                  device_.ops().packed_code_bytes(coded.counts, n_out)) +
+         PlacedOrder::bytes(coded.counts);
 }
 
 uint64_t WeightService::charge_of(const specd_weights& weights, std::span<const std::string> names,
@@ -380,7 +379,6 @@ Result<std::shared_ptr<specd_matrix>> WeightService::make_coded_matrix(
     const specd_weights& weights, std::span<const std::string> names, int64_t n_out, int64_t n_in,
     bool on_device) {
   std::vector<const QuantizedMatrix*> parts;
-  std::shared_ptr<PlacedOrder> order;
   int64_t rows = 0;
   const auto wrong = [&](const std::string& name, const std::string& why) {
     return Status(Code::kDataLoss, where_of(weights, name) + ": " + why);
@@ -403,17 +401,13 @@ Result<std::shared_ptr<specd_matrix>> WeightService::make_coded_matrix(
                              "; expected one type for all parts of a matrix");
     rows += part.n_out();
     parts.push_back(&part);
-    order = found->second.order;
   }
   if (rows != n_out) return wrong_sum(weights, names, rows, n_out);
   Device& where = place(on_device);
   SPECD_TRY(const std::unique_ptr<Device> by, open_loader(where));
   auto made = std::make_shared<specd_matrix>();
-  if (!where.is_host()) {
-    order = std::make_shared<PlacedOrder>(parts.front()->kind());
-    SPECD_OK_OR_RETURN(order->place_on(where, *by));
-  }
-  made->order = std::move(order);
+  made->order = std::make_shared<PlacedOrder>(parts.front()->kind());
+  SPECD_OK_OR_RETURN(made->order->place_on(where, *by));
   made->packed = {.n_out = static_cast<int32_t>(n_out), .n_in = static_cast<int32_t>(n_in)};
   made->packed.order = &made->order->order();
   SPECD_TRY(made->memory,

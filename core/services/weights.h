@@ -119,7 +119,8 @@ class WeightService final {
   specd_status embedding(specd_owner* owner, specd_tensor* out);
   specd_status head(specd_owner* owner, specd_matrix** out) const;
 
-  // What matrix() charges for a quantized tensor: what it takes in host memory or on the device, whichever is more.
+  // What matrix() charges for a quantized tensor: what it would take alone, in host memory or on the device,
+  // whichever is more.
   uint64_t code_bytes(const WeightFile::Coded& coded) const;
 
  private:

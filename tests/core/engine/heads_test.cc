@@ -386,15 +386,17 @@ TEST_P(QuantizedHeads, of_codes_on_a_plain_target_accept_nearly_as_much) {
   std::vector<Request> plain;
   for (const std::string& prompt : prompts()) plain.push_back(request(prompt, "off", 40));
   const std::vector<Outcome> texts = run_all(plain);
-  for (const RouteOptions& each : o.routes) {
-    ASSERT_EQ(report(each.name).state, RouteState::kLive) << report(each.name).refused.to_string();
+  // How many tokens a route accepts while it writes these texts.
+  const auto accepted_by = [&](const std::string& name) {
+    EXPECT_EQ(report(name).state, RouteState::kLive) << report(name).refused.to_string();
     std::vector<Request> all = plain;
-    for (Request& one : all) one.route = each.name;
+    for (Request& one : all) one.route = name;
     engine_->clear_prefix_cache();
-    expect_identical(run_all(all), texts, each.name);
-    EXPECT_EQ(report(each.name).counts.lost, 0u) << report(each.name).last_problem;
-    accepted[each.name] = report(each.name).counts.accepted;
-  }
+    expect_identical(run_all(all), {texts.begin(), texts.begin() + std::ssize(plain)}, name);
+    EXPECT_EQ(report(name).counts.lost, 0u) << report(name).last_problem;
+    return report(name).counts.accepted;
+  };
+  for (const RouteOptions& each : o.routes) accepted[each.name] = accepted_by(each.name);
   for (const RouteOptions& each : o.routes) {
     if (each.name.ends_with("_codes")) continue;
     const uint64_t all = accepted[each.name], of_codes = accepted[each.name + "_codes"];
@@ -411,24 +413,14 @@ TEST_P(QuantizedHeads, of_codes_on_a_plain_target_accept_nearly_as_much) {
   beside.routes.back().step_budget_us = 4'000'000;
   start(beside);
   for (const RouteOptions& each : beside.routes) {
-    ASSERT_EQ(report(each.name).state, RouteState::kLive) << report(each.name).refused.to_string();
-    std::vector<Request> all = plain;
-    for (Request& one : all) one.route = each.name;
-    engine_->clear_prefix_cache();
-    expect_identical(run_all(all), texts, each.name);
-    EXPECT_EQ(report(each.name).counts.lost, 0u) << report(each.name).last_problem;
-    EXPECT_EQ(report(each.name).counts.accepted, accepted["medusa_codes"]) << each.name;
+    EXPECT_EQ(accepted_by(each.name), accepted["medusa_codes"]) << each.name;
   }
   o.devices = {"cuda:0"};
   start(o);
   plain.resize(2);
   for (const RouteOptions& each : o.routes) {
     if (!each.name.ends_with("_codes")) continue;
-    std::vector<Request> all = plain;
-    for (Request& one : all) one.route = each.name;
-    engine_->clear_prefix_cache();
-    expect_identical(run_all(all), {texts[0], texts[1]}, each.name + " on a device");
-    EXPECT_GT(report(each.name).counts.accepted, 0u) << each.name;
+    EXPECT_GT(accepted_by(each.name), 0u) << each.name << " on a device";
   }
 }
 

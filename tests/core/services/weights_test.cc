@@ -10,6 +10,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -660,6 +661,18 @@ TEST_F(WeightsTest, the_last_word_of_packed_codes_may_have_fewer_of_them) {
   };
   specd_weights* of = nullptr;
   specd_tensor found{};
+  change_tensors(head + "/model.safetensors",
+                 [&](const std::string& name, Json& tensor, std::string& values) {
+                   if (name != "lm_head.weight_shape") return true;
+                   tensor["dtype"] = "I32";
+                   values = values.substr(0, 4) + std::string("\x3d\0\0\0", 4);  // 61
+                   return true;
+                 });
+  ASSERT_EQ(open(configure({{"weights", head}}), &of).second, "") << "a shape in I32";
+  ASSERT_EQ(weights().find(host_, of, "lm_head.weight", 0, nullptr, &found), SPECD_OK);
+  EXPECT_EQ(found.shape[1], 61);
+  fs::remove_all(head);
+  fs::copy(SPECD_TEST_REFERENCE "/quantized/ct_int8_packed_qwen3", head);
   for (const char n_in : {61, 64}) {
     ASSERT_EQ(open_with(n_in, &of), "");
     ASSERT_EQ(weights().find(host_, of, "lm_head.weight", 0, nullptr, &found), SPECD_OK);
@@ -691,6 +704,38 @@ TEST_F(WeightsTest, a_call_with_more_rows_than_its_scratch_holds_gives_the_same_
     ASSERT_EQ(linear(row, 1, one), SPECD_OK);
     ASSERT_EQ(std::memcmp(one.data(), all.data() + row * kWidth, sizeof(float) * kWidth), 0) << row;
   }
+}
+
+// The step's own, and that of a drafter beside it. Each has memory of its own for rows of x.
+TEST_F(WeightsTest, lanes_multiply_by_codes_at_the_same_time) {
+  specd_weights* of = nullptr;
+  ASSERT_EQ(
+      open(configure({{"weights", SPECD_TEST_REFERENCE "/quantized/ct_int4_llama"}}), &of).second,
+      "");
+  specd_matrix* m = nullptr;
+  ASSERT_EQ(matrix(of, {"model.layers.1.self_attn.q_proj.weight"}, 64, 64, &m).second, "");
+  const std::unique_ptr<CpuDevice> cpu = cpu_->open_for_thread();
+  ServiceLane lane{*cpu};
+  specd_call beside;
+  beside.owner = &owner_;
+  beside.lane = &lane;
+  beside.batch = &batch_;
+  constexpr size_t kRows = 8, kWidth = 64;
+  const auto multiply = [&](specd_call& call, uint32_t seed) {
+    std::vector<float> x = short_floats(kRows * kWidth, seed), first, out(kRows * kWidth);
+    const specd_tensor x_t = host_f32(x.data(), {kRows, kWidth}),
+                       out_t = host_f32(out.data(), {kRows, kWidth});
+    for (int i = 0; i < 1000; ++i) {
+      ASSERT_EQ(table<specd_ops>(SPECD_SERVICE_OPS).linear(host_, &call, m, &x_t, nullptr, &out_t),
+                SPECD_OK)
+          << call.text;
+      if (first.empty()) first = out;
+      ASSERT_EQ(std::memcmp(out.data(), first.data(), sizeof(float) * out.size()), 0) << i;
+    }
+  };
+  std::thread other([&] { multiply(beside, 5); });
+  multiply(call_, 6);
+  other.join();
 }
 
 TEST_F(WeightsTest, a_quantized_output_head_is_lent_too) {

@@ -126,10 +126,9 @@ class Weights {
     const bool is_float = t.dtype_code == SPECD_DT_FLOAT || t.dtype_code == SPECD_DT_BFLOAT,
                is_quantized = t.dtype_code == SPECD_DT_OPAQUE && shape.size() == 2;
     if (!is_quantized && (!is_float || t.dtype_bits > 32)) {
-      fail(
-          "tensor '" + name + "' has " + type_text(t) +
-          ", expected float32, float16 or bfloat16, or a config.json beside it that says how it is "
-          "quantized");
+      const bool may_be_codes = shape.size() == 2 && !is_float;
+      fail("tensor '" + name + "' has " + type_text(t) + ", expected float32, float16 or bfloat16" +
+           (may_be_codes ? ", or a config.json beside it that says how it is quantized" : ""));
     }
     if (!used_.insert(name).second) return;
     if (is_quantized) {
@@ -144,14 +143,14 @@ class Weights {
   // The same for a matrix of which the head takes a table(), so it may not be quantized.
   void expect_table(const std::string& name, int64_t rows, int64_t columns) {
     if (stored(name).dtype_code == SPECD_DT_OPAQUE) {
-      fail(
-          "tensor '" + name +
-          "' is quantized, expected float32, float16 or bfloat16; take it from the checkpoint that "
-          "was quantized");
+      fail("tensor '" + name +
+           "' is quantized, expected float32, float16 or bfloat16; take it from the checkpoint "
+           "that was quantized");
     }
     expect(name, {rows, columns});
   }
-  // Checks that these, which are expected already, can be one matrix().
+  // Checks that these, which are expected already, have one type. Of quantized ones matrix() also compares how
+  // they are quantized, which find() does not tell.
   void expect_one_type(const std::vector<std::string>& names) const {
     const specd_tensor first = stored(names.front());
     for (const std::string& name : names) {

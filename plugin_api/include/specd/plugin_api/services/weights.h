@@ -2,8 +2,9 @@
  * plugin's configuration. The host opens and checks the files; other formats are refused.
  *
  * A matrix that is quantized, as config.json, hf_quant_config.json, quant_config.json or
- * quantize_config.json beside the files says, is one tensor here, "MODULE.weight" of type SPECD_DT_OPAQUE, whatever tensors of the file have its codes and scales.
- * matrix() takes it like any other; what a format does to x is in core/model/README.md.
+ * quantize_config.json beside the files says, is one tensor here, "MODULE.weight" of type
+ * SPECD_DT_OPAQUE, whatever tensors of the file have its codes and scales. matrix() takes it like
+ * any other; what a format does to x is in core/model/README.md.
  *
  * find() reads the mapped file and needs no memory. matrix() and tensor() make copies in the
  * granted memory. Each copy is made once, however many instances ask for it, and every instance is
@@ -40,9 +41,9 @@ typedef struct specd_weights_api {
   const specd_config *(*config)(const specd_host *, specd_weights *)SPECD_NOEXCEPT;
   /* [control] A tensor by its name or, when `name` is NULL, by its number in order of names. The
    * data are as stored: in host memory, read only, perhaps unaligned. *out_name, unless NULL, gets
-   * the name. Of a quantized matrix there
-   * are no data: dtype_bits are those of a code, and byte_capacity what matrix() charges: the
-   * bytes of its codes as they are packed, of their scales, and of the order of its columns.
+   * the name. Of a quantized matrix there are no data: dtype_bits are those of a code, and
+   * byte_capacity is what matrix() charges: the bytes of its codes as they are packed, of their
+   * scales, and of the order of its columns.
    * Returns SPECD_E_PRECONDITION when there is no such tensor, and SPECD_E_UNSUPPORTED
    * when it has more than SPECD_MAX_RANK axes or a type without a SPECD_DT_*. */
   specd_status (*find)(const specd_host *, specd_weights *, const char *name, uint32_t number,
