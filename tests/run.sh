@@ -29,7 +29,7 @@ specd_continue_as_owner bash tests/run.sh "$@"
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 # More tests at a time than processors: many wait for a daemon or a deadline.
 jobs=$(($(nproc) + 3))
-summary=()
+summary=() reports=()
 failed=0
 
 # stage NAME COMMAND...: runs it, unless others were chosen, and notes how it ended.
@@ -59,6 +59,7 @@ preset() {
   # A folder that was configured for another compiler would lose its options.
   if [ "$name" != cpu ]; then fresh=(--fresh); fi
   rm -f "build/$name/junit.xml"
+  reports+=("build/$name/junit.xml")
   cmake --preset "$name" "${fresh[@]}" -DSPECD_TESTS=ON -DSPECD_BY_FOLDER="$by_folder" \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$alone" \
     -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache > /dev/null &&
@@ -99,7 +100,7 @@ if [ ${#summary[@]} -lt ${#chosen_stages[@]} ]; then
   failed=1
 fi
 # What failed comes last, where a long log is read first.
-if [ $failed -ne 0 ]; then python3 tests/failures.py build/*/junit.xml; fi
+if [ $failed -ne 0 ]; then python3 tests/failures.py "${reports[@]}"; fi
 printf '\nspecd tests:'
 printf ' %s;' "${summary[@]}"
 if [ $failed -eq 0 ]; then printf ' all passed\n'; else printf ' FAILED\n'; fi
